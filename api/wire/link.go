@@ -1,0 +1,164 @@
+package wire
+
+import (
+	"math"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// EncodeServerStatus returns the binary form of s.
+func EncodeServerStatus(s *ServerStatus) []byte {
+	e := newEncoder(128)
+	e.string(1, s.ID)
+	e.string(2, s.Name)
+	e.uint(3, s.Term)
+	e.string(4, s.Leader)
+	e.uint(5, s.LastIndex)
+	e.uint(6, s.AppliedIndex)
+	e.string(7, s.Problem)
+	return e.b
+}
+
+// DecodeServerStatus is the reverse of EncodeServerStatus.
+func DecodeServerStatus(b []byte) (*ServerStatus, error) {
+	s := &ServerStatus{}
+	return s, decode(b, MaxSmall, into(map[protowire.Number]any{
+		1: &s.ID, 2: &s.Name, 3: &s.Term, 4: &s.Leader, 5: &s.LastIndex, 6: &s.AppliedIndex, 7: &s.Problem,
+	}))
+}
+
+// EncodeTermQuery returns the binary form of q.
+func EncodeTermQuery(q *TermQuery) []byte {
+	e := newEncoder(64)
+	e.string(1, q.From)
+	e.uint(2, q.Term)
+	return e.b
+}
+
+// DecodeTermQuery is the reverse of EncodeTermQuery.
+func DecodeTermQuery(b []byte) (*TermQuery, error) {
+	q := &TermQuery{}
+	return q, decode(b, MaxSmall, into(map[protowire.Number]any{1: &q.From, 2: &q.Term}))
+}
+
+// EncodeTermReply returns the binary form of r.
+func EncodeTermReply(r *TermReply) []byte {
+	e := newEncoder(64)
+	e.string(1, r.ID)
+	e.uint(2, r.Term)
+	e.uint(3, uint64(r.Wall))
+	return e.b
+}
+
+// DecodeTermReply is the reverse of EncodeTermReply.
+func DecodeTermReply(b []byte) (*TermReply, error) {
+	r := &TermReply{}
+	return r, decode(b, MaxSmall, into(map[protowire.Number]any{1: &r.ID, 2: &r.Term, 3: &r.Wall}))
+}
+
+// EncodeReadIndexReply returns the binary form of r.
+func EncodeReadIndexReply(r *ReadIndexReply) []byte {
+	e := newEncoder(32)
+	e.uint(1, r.Term)
+	e.uint(2, r.Index)
+	e.bool(3, r.NotLeader)
+	return e.b
+}
+
+// DecodeReadIndexReply is the reverse of EncodeReadIndexReply.
+func DecodeReadIndexReply(b []byte) (*ReadIndexReply, error) {
+	r := &ReadIndexReply{}
+	return r, decode(b, MaxSmall, into(map[protowire.Number]any{1: &r.Term, 2: &r.Index, 3: &r.NotLeader}))
+}
+
+// EncodeHeartbeatRecord returns the binary form of r.
+func EncodeHeartbeatRecord(r *HeartbeatRecord) []byte {
+	e := newEncoder(64 + 32*len(r.Ages))
+	e.string(1, r.From)
+	e.ages(2, r.Ages)
+	return e.b
+}
+
+// DecodeHeartbeatRecord is the reverse of EncodeHeartbeatRecord.
+func DecodeHeartbeatRecord(b []byte) (*HeartbeatRecord, error) {
+	r := &HeartbeatRecord{}
+	return r, decode(b, MaxSmall, into(map[protowire.Number]any{
+		1: &r.From,
+		2: func(v []byte) error { return decodeAge(&r.Ages, v) },
+	}))
+}
+
+// EncodeHeartbeatRecorded returns the binary form of r.
+func EncodeHeartbeatRecorded(r *HeartbeatRecorded) []byte {
+	e := newEncoder(32)
+	e.string(1, r.ID)
+	return e.b
+}
+
+// DecodeHeartbeatRecorded is the reverse of EncodeHeartbeatRecorded.
+func DecodeHeartbeatRecorded(b []byte) (*HeartbeatRecorded, error) {
+	r := &HeartbeatRecorded{}
+	return r, decode(b, MaxSmall, into(map[protowire.Number]any{1: &r.ID}))
+}
+
+// EncodeAgesReply returns the binary form of r.
+func EncodeAgesReply(r *AgesReply) []byte {
+	e := newEncoder(64 + 32*len(r.Ages))
+	e.string(1, r.ID)
+	e.uint(2, r.Term)
+	e.uint(3, uint64(max(r.Uptime, 0)))
+	e.ages(4, r.Ages)
+	return e.b
+}
+
+// DecodeAgesReply is the reverse of EncodeAgesReply.
+func DecodeAgesReply(b []byte) (*AgesReply, error) {
+	r := &AgesReply{}
+	var uptime uint64
+	err := decode(b, MaxMessage, into(map[protowire.Number]any{
+		1: &r.ID, 2: &r.Term, 3: &uptime,
+		4: func(v []byte) error { return decodeAge(&r.Ages, v) },
+	}))
+	r.Uptime = duration(uptime)
+	return r, err
+}
+
+// EncodeTransferRequest returns the binary form of r.
+func EncodeTransferRequest(r *TransferRequest) []byte {
+	e := newEncoder(32)
+	e.string(1, r.Name)
+	return e.b
+}
+
+// DecodeTransferRequest is the reverse of EncodeTransferRequest.
+func DecodeTransferRequest(b []byte) (*TransferRequest, error) {
+	r := &TransferRequest{}
+	return r, decode(b, MaxSmall, into(map[protowire.Number]any{1: &r.Name}))
+}
+
+func (e *encoder) ages(n protowire.Number, ages []Age) {
+	for _, a := range ages {
+		one := encoder{}
+		one.string(1, a.Node)
+		one.uint(2, uint64(max(a.Age, 0)))
+		e.item(n, one.b)
+	}
+}
+
+func decodeAge(ages *[]Age, b []byte) error {
+	var a Age
+	var age uint64
+	if err := fields(b, into(map[protowire.Number]any{1: &a.Node, 2: &age})); err != nil {
+		return err
+	}
+	if a.Node == "" {
+		return malformed("age without a node")
+	}
+	a.Age = duration(age)
+	*ages = append(*ages, a)
+	return nil
+}
+
+// duration caps at the longest duration instead of turning negative.
+func duration(v uint64) time.Duration { return time.Duration(min(v, math.MaxInt64)) }

@@ -1,0 +1,189 @@
+package wire
+
+import (
+	"sort"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Request is one buffered write on its way to the leader. The receiving
+// replica draws Nonce once and sends the same Request again to the next leader
+// when the first one dies, so that it takes effect exactly once.
+//
+// A Request is not changed after it was handed to Forward.
+type Request struct {
+	Nonce [16]byte // drawn by the receiving replica, never zero
+	Birth uint64   // the store's revision when the nonce was drawn
+
+	Method   string
+	Path     string
+	RawQuery string
+	Header   map[string][]string // canonical names; only what the leader needs
+	Body     []byte
+
+	// Who asks. The leader trusts them because only servers can open a link.
+	User   string
+	Groups []string
+	Node   string // the node's name if an agent asks
+}
+
+// Response is the leader's answer to a Request.
+type Response struct {
+	Status int
+	Header map[string][]string
+	Body   []byte
+
+	// NotLeader: whoever got the request does not lead (any more); it may have
+	// been applied or not. Send the same request to the next leader.
+	NotLeader bool
+	// Committed: this outcome was committed through the log in the term it was
+	// decided in (or is the recorded outcome of such a commit). Without it the
+	// node confirms, before it answers, that its leadership was real when the
+	// decision's reads were made. Leaving it false is always safe.
+	Committed bool
+}
+
+const (
+	reqNonce protowire.Number = iota + 1
+	reqBirth
+	reqMethod
+	reqPath
+	reqQuery
+	reqHeader
+	reqBody
+	reqUser
+	reqGroup
+	reqNode
+)
+
+// EncodeRequest returns the binary form of r.
+func EncodeRequest(r *Request) []byte {
+	e := newEncoder(len(r.Body) + len(r.Path) + len(r.RawQuery) + 512)
+	e.bytes(reqNonce, r.Nonce[:])
+	e.uint(reqBirth, r.Birth)
+	e.string(reqMethod, r.Method)
+	e.string(reqPath, r.Path)
+	e.string(reqQuery, r.RawQuery)
+	e.header(reqHeader, r.Header)
+	e.bytes(reqBody, r.Body)
+	e.string(reqUser, r.User)
+	for _, g := range r.Groups {
+		e.item(reqGroup, []byte(g))
+	}
+	e.string(reqNode, r.Node)
+	return e.b
+}
+
+// DecodeRequest is the reverse of EncodeRequest. The body aliases b, which the
+// caller must not change afterwards.
+func DecodeRequest(b []byte) (*Request, error) {
+	r := &Request{}
+	err := decode(b, MaxMessage, into(map[protowire.Number]any{
+		reqNonce: func(v []byte) error {
+			if len(v) != len(r.Nonce) {
+				return malformed("nonce of %d bytes", len(v))
+			}
+			copy(r.Nonce[:], v)
+			return nil
+		},
+		reqBirth:  &r.Birth,
+		reqMethod: &r.Method,
+		reqPath:   &r.Path,
+		reqQuery:  &r.RawQuery,
+		reqHeader: func(v []byte) error { return decodeHeader(&r.Header, v) },
+		reqBody:   &r.Body,
+		reqUser:   &r.User,
+		reqGroup:  &r.Groups,
+		reqNode:   &r.Node,
+	}))
+	if err != nil {
+		return nil, err
+	}
+	if len(r.Body) > MaxBody {
+		return nil, malformed("body of %d bytes, at most %d are allowed", len(r.Body), MaxBody)
+	}
+	if r.Nonce == [16]byte{} {
+		return nil, malformed("request without an ID")
+	}
+	if r.Method == "" || r.Path == "" {
+		return nil, malformed("request without method or path")
+	}
+	return r, nil
+}
+
+const (
+	respStatus protowire.Number = iota + 1
+	respHeader
+	respBody
+	respNotLeader
+	respCommitted
+)
+
+// EncodeResponse returns the binary form of r.
+func EncodeResponse(r *Response) []byte {
+	e := newEncoder(len(r.Body) + 256)
+	e.uint(respStatus, uint64(max(r.Status, 0)))
+	e.header(respHeader, r.Header)
+	e.bytes(respBody, r.Body)
+	e.bool(respNotLeader, r.NotLeader)
+	e.bool(respCommitted, r.Committed)
+	return e.b
+}
+
+// DecodeResponse is the reverse of EncodeResponse. The body aliases b.
+func DecodeResponse(b []byte) (*Response, error) {
+	r := &Response{}
+	err := decode(b, MaxMessage, into(map[protowire.Number]any{
+		respStatus:    &r.Status,
+		respHeader:    func(v []byte) error { return decodeHeader(&r.Header, v) },
+		respBody:      &r.Body,
+		respNotLeader: &r.NotLeader,
+		respCommitted: &r.Committed,
+	}))
+	if err != nil {
+		return nil, err
+	}
+	if !r.NotLeader && (r.Status < 100 || r.Status > 999) {
+		return nil, malformed("response with status %d", r.Status)
+	}
+	return r, nil
+}
+
+// A header is an embedded message: its name and its values.
+const (
+	headerName protowire.Number = iota + 1
+	headerValue
+)
+
+func (e *encoder) header(n protowire.Number, h map[string][]string) {
+	names := make([]string, 0, len(h))
+	for name := range h {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		one := encoder{}
+		one.string(headerName, name)
+		for _, v := range h[name] {
+			one.item(headerValue, []byte(v))
+		}
+		e.item(n, one.b)
+	}
+}
+
+func decodeHeader(h *map[string][]string, b []byte) error {
+	var name string
+	var values []string
+	err := fields(b, into(map[protowire.Number]any{headerName: &name, headerValue: &values}))
+	if err != nil {
+		return err
+	}
+	if name == "" {
+		return malformed("header without a name")
+	}
+	if *h == nil {
+		*h = make(map[string][]string)
+	}
+	(*h)[name] = append((*h)[name], values...)
+	return nil
+}
