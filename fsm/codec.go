@@ -1,7 +1,6 @@
 package fsm
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -177,6 +176,9 @@ func decodeRequestID(b []byte) (id RequestID, err error) {
 		}
 		return nil
 	})
+	if err == nil && id.IsZero() {
+		err = errors.New("request ID without a nonce")
+	}
 	return id, err
 }
 
@@ -217,7 +219,7 @@ func decodeOp(b []byte) (o Op, err error) {
 			o.Deleting = f.num != 0
 		case 5:
 			// A copy: the object must not keep the whole entry in memory.
-			o.Data = bytes.Clone(f.bytes)
+			o.Data = append([]byte(nil), f.bytes...)
 		default:
 			err = unknownField("operation", num)
 		}
