@@ -81,7 +81,7 @@ func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 			ca.clusterID = u.Host
 		}
 	}
-	if err := checkName(ca.clusterID); err != nil {
+	if err := CheckName(ca.clusterID); err != nil {
 		return nil, fmt.Errorf("CA certificate: cluster ID %q: %w", ca.clusterID, err)
 	}
 	if len(keyPEM) == 0 {

@@ -96,18 +96,18 @@ func (id Identity) validate() error {
 	if !id.Role.valid() {
 		return fmt.Errorf("unknown role %q", id.Role)
 	}
-	if err := checkName(id.Name); err != nil {
+	if err := CheckName(id.Name); err != nil {
 		return fmt.Errorf("%s name %q: %w", id.Role, id.Name, err)
 	}
-	if err := checkName(id.ClusterID); err != nil {
+	if err := CheckName(id.ClusterID); err != nil {
 		return fmt.Errorf("cluster ID %q: %w", id.ClusterID, err)
 	}
 	return nil
 }
 
-// checkName holds for names of servers, nodes, administrators and clusters:
+// CheckName refuses what cannot be the name of servers, nodes, administrators and clusters:
 // DNS subdomains, so that they mean the same in a URI, a file and an object.
-func checkName(s string) error {
+func CheckName(s string) error {
 	if s == "" || len(s) > 253 {
 		return errors.New("must have 1 to 253 characters")
 	}
