@@ -1,0 +1,33 @@
+package cluster
+
+import "errors"
+
+var (
+	// ErrNotLeader is returned when this server does not lead, or its state is
+	// not complete yet. Nothing was changed.
+	ErrNotLeader = errors.New("not the leader")
+	// ErrAmbiguous is returned when a command or a request may or may not have
+	// been applied. Sending it again under the same ID is safe.
+	ErrAmbiguous = errors.New("outcome unknown")
+	// ErrNoLeader is returned when no leader answered in the time allowed. It
+	// comes together with ErrAmbiguous if one was asked to write something.
+	ErrNoLeader = errors.New("no leader answered")
+	// ErrBusy is returned when too many commands wait already. Nothing was changed.
+	ErrBusy = errors.New("too many proposals are waiting")
+	// ErrStopped is returned once the node is shutting down.
+	ErrStopped = errors.New("server is shutting down")
+	// ErrNoQuorum is returned when a majority did not answer a question.
+	ErrNoQuorum = errors.New("no answer from a majority")
+	// ErrNameTaken is returned when another server has the name.
+	ErrNameTaken = errors.New("server name is in use")
+	// ErrAddressTaken is returned when another server has the address.
+	ErrAddressTaken = errors.New("server address is in use")
+	// ErrUnknownServer is returned for a server that is not a member.
+	ErrUnknownServer = errors.New("no such server")
+	// ErrNotVoter is returned for a server that cannot lead.
+	ErrNotVoter = errors.New("server is not a voter")
+	// ErrNotReady is returned by Ready while this server's state is behind.
+	ErrNotReady = errors.New("state has not caught up with the leader")
+	// ErrForeignData is returned when the data directory belongs to another server.
+	ErrForeignData = errors.New("data directory belongs to another server")
+)

@@ -1,0 +1,180 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+
+	"github.com/shepherd-project/shepherd/api/wire"
+)
+
+// Forward brings a request to the leader and returns its answer. When the
+// leader changes, the wait ends at once and the same request, under the same
+// ID, goes to the next one; the leader's Handler makes sure that it takes
+// effect once. If the context ends, the request may still be carried out.
+//
+// It fails with ErrNoLeader after Timing.Forward, or with the context's error;
+// ErrAmbiguous is part of the error if a leader may have carried it out. The
+// request must not be changed until the last server has dropped it: never.
+func (n *Node) Forward(ctx context.Context, req *wire.Request) (*wire.Response, error) {
+	if len(req.Body) > wire.MaxBody {
+		return nil, fmt.Errorf("body of %d bytes, at most %d are allowed", len(req.Body), wire.MaxBody)
+	}
+	if req.Nonce == [16]byte{} {
+		return nil, fmt.Errorf("request without an ID")
+	}
+	bound, cancel := context.WithTimeout(ctx, n.timing.Forward)
+	defer cancel()
+	var encoded []byte
+	var last error
+	for sent := 0; ; {
+		l := n.level.Load()
+		switch {
+		case n.ctx.Err() != nil:
+			return nil, forwardError(ErrStopped, sent, last)
+		case ctx.Err() != nil:
+			return nil, forwardError(ctx.Err(), sent, last)
+		case bound.Err() != nil:
+			return nil, forwardError(fmt.Errorf("%w within %v", ErrNoLeader, n.timing.Forward), sent, last)
+		case l.leader == "":
+			n.await(bound, l.changed)
+			continue
+		}
+		if !l.raft && encoded == nil {
+			encoded = wire.EncodeRequest(req)
+		}
+		if sent++; sent > 1 {
+			n.metrics.resends.Inc()
+		}
+		resp, err := n.forwardOnce(bound, l, req, encoded)
+		switch {
+		case err == nil && !resp.NotLeader:
+			return resp, nil
+		case err == nil:
+			err = fmt.Errorf("%s: %w", l.leader, ErrNotLeader)
+		}
+		last = err
+		n.pauseUnder(bound, l.changed, n.timing.Commit)
+	}
+}
+
+func forwardError(err error, sent int, last error) error {
+	if sent == 0 {
+		return err
+	}
+	return fmt.Errorf("%w: %w: %w", err, ErrAmbiguous, last)
+}
+
+// forwardOnce asks the leader of one level, for no longer than the level lasts.
+func (n *Node) forwardOnce(ctx context.Context, l *level, req *wire.Request, encoded []byte) (*wire.Response, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if l.raft {
+		// lead itself ends when this server stops leading; that its state
+		// becomes complete is no reason to ask again.
+		return n.lead(ctx, req), nil
+	}
+	defer n.cancelOn(l.changed, cancel)()
+	return call(ctx, n, l.address, wire.LinkForward, encoded, wire.DecodeResponse)
+}
+
+// await waits for the channel, the context's or the node's end.
+func (n *Node) await(ctx context.Context, c <-chan struct{}) {
+	select {
+	case <-c:
+	case <-ctx.Done():
+	case <-n.ctx.Done():
+	}
+}
+
+// lead is the leader's half of Forward: it waits until this server's state is
+// complete, runs the handler and makes sure that the answer came from a leader.
+// A server that does not lead refuses and sends nothing on.
+func (n *Node) lead(ctx context.Context, req *wire.Request) *wire.Response {
+	for {
+		l := n.level.Load()
+		switch {
+		case !l.raft || ctx.Err() != nil || n.ctx.Err() != nil:
+			return &wire.Response{NotLeader: true}
+		case !l.leading:
+			n.await(ctx, l.changed)
+			continue
+		}
+		return n.leadIn(ctx, l.term, req)
+	}
+}
+
+func (n *Node) leadIn(ctx context.Context, term uint64, req *wire.Request) *wire.Response {
+	select {
+	case n.forwards <- struct{}{}:
+	default:
+		return failure(http.StatusServiceUnavailable, "ServiceUnavailable", "too many requests are being handled")
+	}
+	done := make(chan *wire.Response, 1)
+	// The handler outlives its client: what it has proposed goes on anyway.
+	handling, cancel := context.WithTimeout(n.ctx, n.timing.Forward)
+	if !n.tasks.run(func() {
+		defer func() { <-n.forwards }()
+		defer cancel()
+		done <- n.handle(handling, term, req)
+	}) {
+		cancel()
+		<-n.forwards
+		return &wire.Response{NotLeader: true}
+	}
+	for {
+		l := n.level.Load()
+		if l.term != term || !l.leading {
+			return &wire.Response{NotLeader: true} // let the sender go on at once
+		}
+		select {
+		case resp := <-done:
+			return resp
+		case <-l.changed:
+		case <-ctx.Done():
+			return &wire.Response{NotLeader: true} // nobody reads it
+		}
+	}
+}
+
+// handle runs the handler. What it answers without having committed anything
+// (not found, conflict, unchanged) is only true if it really led when it read
+// the state: another leader may have been at work since.
+func (n *Node) handle(ctx context.Context, term uint64, req *wire.Request) (resp *wire.Response) {
+	defer func() {
+		if p := recover(); p != nil {
+			n.metrics.panics.Inc()
+			n.logger.Error("request handler panicked", "method", req.Method, "path", req.Path, "panic", p, "stack", string(debug.Stack()))
+			resp = failure(http.StatusInternalServerError, "InternalError", "the request handler failed")
+		}
+	}()
+	resp = n.cfg.Handler(ctx, req)
+	switch {
+	case resp == nil:
+		n.logger.Error("request handler gave no answer", "method", req.Method, "path", req.Path)
+		return failure(http.StatusInternalServerError, "InternalError", "the request handler gave no answer")
+	case resp.NotLeader || resp.Committed:
+		return resp
+	}
+	// A round's proof is about the term the leader is in when it begins, and
+	// the handler's reads were made in this one: it must still be the same.
+	if _, err := n.confirms.join(ctx); err != nil {
+		return &wire.Response{NotLeader: true}
+	}
+	if now, leading := n.Leadership(); now != term || !leading {
+		return &wire.Response{NotLeader: true}
+	}
+	return resp
+}
+
+// failure is an answer of the node itself, as a Kubernetes Status.
+func failure(code int, reason, message string) *wire.Response {
+	return &wire.Response{
+		Status:    code,
+		Committed: true,
+		Header:    map[string][]string{"Content-Type": {"application/json"}, "Retry-After": {"1"}},
+		Body: fmt.Appendf(nil, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":%q,"reason":%q,"code":%d}`,
+			message, reason, code),
+	}
+}

@@ -1,0 +1,99 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are registered while the node lives.
+type metrics struct {
+	registerer prometheus.Registerer // nil if nobody wants them
+	all        []prometheus.Collector
+
+	leaderChanges prometheus.Counter
+	resends       prometheus.Counter
+	panics        prometheus.Counter
+	heartbeats    *prometheus.CounterVec
+	commits       *prometheus.HistogramVec
+	batchSize     prometheus.Histogram
+}
+
+func newMetrics(n *Node) (*metrics, error) {
+	m := &metrics{registerer: n.cfg.Registerer}
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		m.all = append(m.all, c)
+		return c
+	}
+	gauge := func(name, help string, f func() float64) {
+		m.all = append(m.all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
+	}
+	m.leaderChanges = counter("shepherd_leader_changes_total", "How often this server saw another leader, or none.")
+	m.resends = counter("shepherd_forward_resends_total", "Requests sent again because the leader changed or could not be reached.")
+	m.panics = counter("shepherd_handler_panics_total", "Forwarded requests whose handler panicked.")
+	m.heartbeats = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "shepherd_agent_heartbeats_total", Help: "Agents' heartbeats received here, by whether a majority recorded them.",
+	}, []string{"outcome"})
+	m.commits = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "shepherd_propose_seconds", Help: "Time from a proposal to its result.",
+		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15),
+	}, []string{"outcome"})
+	m.batchSize = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "shepherd_batch_commands", Help: "Commands in one log entry.", Buckets: prometheus.ExponentialBuckets(1, 2, 10),
+	})
+	m.all = append(m.all, m.heartbeats, m.commits, m.batchSize)
+	gauge("shepherd_applied_index", "Last log entry applied to the state.", func() float64 { return float64(n.store.Applied()) })
+	gauge("shepherd_commit_index", "Last log entry known to be committed.", func() float64 { return float64(n.raft.CommitIndex()) })
+	gauge("shepherd_last_index", "Last log entry on disk.", func() float64 { return float64(n.raft.LastIndex()) })
+	gauge("shepherd_term", "Current term.", func() float64 { return float64(n.raft.CurrentTerm()) })
+	gauge("shepherd_revision", "Revision of the state.", func() float64 { return float64(n.store.View().Revision()) })
+	gauge("shepherd_is_leader", "1 if this server leads with its state complete.", func() float64 { return truth(n.level.Load().leading) })
+	gauge("shepherd_has_leader", "1 if this server knows a leader.", func() float64 { return truth(n.level.Load().leader != "") })
+	return m, m.register()
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (m *metrics) register() error {
+	if m.registerer == nil {
+		return nil
+	}
+	for i, c := range m.all {
+		if err := m.registerer.Register(c); err != nil {
+			m.all = m.all[:i]
+			return fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return nil
+}
+
+// unregister may be called on nil and more than once.
+func (m *metrics) unregister() {
+	if m == nil || m.registerer == nil {
+		return
+	}
+	for _, c := range m.all {
+		m.registerer.Unregister(c)
+	}
+	m.all = nil
+}
+
+// commit counts one proposal.
+func (m *metrics) commit(took time.Duration, err error) {
+	outcome := "ok"
+	switch {
+	case errors.Is(err, ErrAmbiguous):
+		outcome = "ambiguous"
+	case err != nil:
+		outcome = "refused"
+	}
+	m.commits.WithLabelValues(outcome).Observe(took.Seconds())
+}

@@ -1,0 +1,127 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/shepherd-project/shepherd/api/wire"
+)
+
+// serverStatus is this server's own view.
+func (n *Node) serverStatus() *wire.ServerStatus {
+	l := n.level.Load()
+	st := &wire.ServerStatus{
+		ID:           n.cfg.ID,
+		Name:         n.cfg.Name,
+		Term:         n.raft.CurrentTerm(),
+		Leader:       string(l.leader),
+		LastIndex:    n.raft.LastIndex(),
+		AppliedIndex: n.raft.AppliedIndex(),
+	}
+	switch err := n.store.Err(); {
+	case err != nil:
+		st.Problem = err.Error()
+	case n.draining.Load():
+		st.Problem = ErrStopped.Error()
+	}
+	return st
+}
+
+// Status asks all members for their state, for at most Timing.Status, and says
+// what this server sees; also without a leader.
+func (n *Node) Status(ctx context.Context) wire.ClusterStatus {
+	ctx, cancel := context.WithTimeout(ctx, n.timing.Status)
+	defer cancel()
+	servers := n.servers()
+	answers := map[raft.ServerID]*wire.ServerStatus{raft.ServerID(n.cfg.ID): n.serverStatus()}
+	problems := make(map[raft.ServerID]string)
+	err := gather(ctx, &n.tasks, n.others(servers), n.askStatus, func(s raft.Server, st *wire.ServerStatus, err error) bool {
+		switch {
+		case err != nil:
+			problems[s.ID] = err.Error()
+		case st.ID != string(s.ID):
+			problems[s.ID] = fmt.Sprintf("%s answers at its address", st.ID)
+		default:
+			answers[s.ID] = st
+		}
+		return false
+	})
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		n.logger.Debug("status", "error", err)
+	}
+	status := wire.ClusterStatus{Server: n.cfg.Name, Members: []wire.Member{}}
+	var leader raft.ServerID
+	for _, st := range answers {
+		status.Term = max(status.Term, st.Term)
+	}
+	for id, st := range answers {
+		// The leader's word counts, and only in the latest term.
+		if st.Leader == string(id) && st.Term == status.Term {
+			leader = id
+		}
+	}
+	for _, s := range servers {
+		m := wire.Member{ID: string(s.ID), Name: ServerName(string(s.ID)), Address: string(s.Address), Role: wire.RoleNonvoter}
+		if s.Suffrage == raft.Voter {
+			m.Role = wire.RoleVoter
+		}
+		if s.ID == leader {
+			m.Role, status.Leader = wire.RoleLeader, m.Name
+		}
+		describeMember(&m, answers[s.ID], problems[s.ID], leader)
+		status.Members = append(status.Members, m)
+	}
+	slices.SortFunc(status.Members, func(a, b wire.Member) int { return cmp.Compare(a.Name, b.Name) })
+	status.Message = n.statusMessage(servers, answers, leader)
+	return status
+}
+
+func describeMember(m *wire.Member, st *wire.ServerStatus, problem string, leader raft.ServerID) {
+	if st == nil {
+		m.Detail = cmp.Or(problem, "does not answer")
+		return
+	}
+	m.LastIndex, m.AppliedIndex = st.LastIndex, st.AppliedIndex
+	switch {
+	case st.Problem != "":
+		m.Detail = st.Problem
+	case leader == "":
+		m.Detail = "has no leader"
+	case st.Leader != string(leader):
+		m.Detail = "does not follow the leader"
+	default:
+		m.Healthy = true
+	}
+}
+
+// statusMessage says in words what stands in the way of a leader.
+func (n *Node) statusMessage(servers []raft.Server, answers map[raft.ServerID]*wire.ServerStatus, leader raft.ServerID) string {
+	switch {
+	case len(servers) == 0:
+		return "this server has not joined a cluster yet"
+	case leader != "":
+		return ""
+	}
+	var heard, silent []string
+	all := voters(servers)
+	for _, s := range all {
+		name := fmt.Sprintf("%s (%s)", ServerName(string(s.ID)), s.Address)
+		if answers[s.ID] != nil {
+			heard = append(heard, name)
+		} else {
+			silent = append(silent, name)
+		}
+	}
+	need := majority(len(all))
+	if len(heard) >= need {
+		return fmt.Sprintf("no leader; %d of %d voters answer, enough to elect one: wait for the election", len(heard), len(all))
+	}
+	return fmt.Sprintf("no leader; %d of %d voters answer: %s; %d more needed to elect one of: %s",
+		len(heard), len(all), strings.Join(heard, ", "), need-len(heard), strings.Join(silent, ", "))
+}

@@ -1,0 +1,170 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+const (
+	logFile     = "raft.db"
+	logCacheLen = 4096
+	// openTimeout is how long to wait for a file that another process holds,
+	// such as a predecessor that is just ending.
+	openTimeout = 2 * time.Second
+)
+
+var keyServerID = []byte("ShepherdServerID")
+
+// storage is where a node keeps its log, votes and snapshots.
+type storage struct {
+	log       raft.LogStore
+	stable    raft.StableStore
+	snapshots raft.SnapshotStore
+	closer    io.Closer // nil if the caller brought the stores
+}
+
+// HasState reports whether a data directory holds a server's log, so that
+// there is something to continue.
+func HasState(dataDir string) (bool, error) {
+	info, err := os.Stat(filepath.Join(dataDir, logFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, describe("look into", dataDir, err)
+	}
+	return info.Size() > 0, nil
+}
+
+func openStorage(cfg *Config, logger hclog.Logger) (*storage, error) {
+	s := &storage{log: cfg.Log, stable: cfg.Stable, snapshots: cfg.Snapshots}
+	if s.log == nil || s.stable == nil || s.snapshots == nil {
+		if err := s.openFiles(cfg, logger); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.claim(cfg.ID); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	cache, err := raft.NewLogCache(logCacheLen, s.log)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("log cache: %w", err), s.Close())
+	}
+	s.log = cache
+	return s, nil
+}
+
+func (s *storage) openFiles(cfg *Config, logger hclog.Logger) error {
+	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
+		return describe("create", cfg.DataDir, err)
+	}
+	if s.snapshots == nil {
+		snapshots, err := raft.NewFileSnapshotStoreWithLogger(cfg.DataDir, cfg.SnapshotsKept, logger.Named("snapshot"))
+		if err != nil {
+			return describe("open snapshots in", cfg.DataDir, err)
+		}
+		s.snapshots = snapshots
+	}
+	if s.log != nil && s.stable != nil {
+		return nil
+	}
+	path := filepath.Join(cfg.DataDir, logFile)
+	db, err := raftboltdb.New(raftboltdb.Options{
+		Path: path,
+		BoltOptions: &bbolt.Options{
+			Timeout:        openTimeout,
+			NoFreelistSync: true,
+			FreelistType:   bbolt.FreelistMapType,
+		},
+		MsgpackUseNewTimeFormat: true,
+	})
+	if err != nil {
+		return describe("open", path, err)
+	}
+	s.closer = db
+	if s.log == nil {
+		s.log = db
+	}
+	if s.stable == nil {
+		s.stable = db
+	}
+	return nil
+}
+
+// claim ties the stores to one server: an ID must never vote from another
+// server's disk, nor from an empty one.
+func (s *storage) claim(id string) error {
+	have, err := s.stable.Get(keyServerID)
+	if err != nil && err.Error() != "not found" {
+		return fmt.Errorf("read server ID: %w", err)
+	}
+	if len(have) > 0 {
+		if string(have) != id {
+			return fmt.Errorf("%w: it is that of %s, not %s", ErrForeignData, have, id)
+		}
+		return nil
+	}
+	if err := s.stable.Set(keyServerID, []byte(id)); err != nil {
+		return fmt.Errorf("write server ID: %w", err)
+	}
+	return nil
+}
+
+// Close closes what the node opened.
+func (s *storage) Close() error {
+	if s.closer == nil {
+		return nil
+	}
+	if err := s.closer.Close(); err != nil {
+		return fmt.Errorf("close log: %w", err)
+	}
+	return nil
+}
+
+// describe turns the usual reasons why files cannot be opened into a sentence
+// that says what to do.
+func describe(what, path string, err error) error {
+	switch {
+	case errors.Is(err, bolterrors.ErrTimeout):
+		return fmt.Errorf("cannot %s %s: the file is held by another process; is a server running with this data directory? (%w)", what, path, err)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("cannot %s %s: no space is left on that file system (%w)", what, path, err)
+	case errors.Is(err, syscall.EROFS):
+		return fmt.Errorf("cannot %s %s: the file system is read-only (%w)", what, path, err)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("cannot %s %s: wrong owner or mode, %s and this process runs as user %d (%w)", what, path, owner(path), os.Geteuid(), err)
+	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
+		return fmt.Errorf("cannot %s %s: the file is damaged or not a log (%w)", what, path, err)
+	}
+	return fmt.Errorf("cannot %s %s: %w", what, path, err)
+}
+
+// owner says who owns the path, or the nearest directory above that exists.
+func owner(path string) string {
+	for {
+		info, err := os.Stat(path)
+		if err == nil {
+			if st, ok := info.Sys().(*syscall.Stat_t); ok {
+				return fmt.Sprintf("%s belongs to user %d with mode %v", path, st.Uid, info.Mode())
+			}
+			return fmt.Sprintf("%s has mode %v", path, info.Mode())
+		}
+		parent := filepath.Dir(path)
+		if parent == path {
+			return "its owner is unknown"
+		}
+		path = parent
+	}
+}

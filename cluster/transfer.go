@@ -1,0 +1,174 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/shepherd-project/shepherd/api/wire"
+)
+
+// Transfer moves leadership to the server with the given name or ID, or to the
+// voter that is furthest ahead for "". It works on every server and returns
+// once this server knows the new leader.
+func (n *Node) Transfer(ctx context.Context, name string) error {
+	for {
+		l := n.level.Load()
+		switch {
+		case n.ctx.Err() != nil:
+			return ErrStopped
+		case ctx.Err() != nil:
+			return fmt.Errorf("transfer: %w: %w", ErrNoLeader, ctx.Err())
+		case l.leader == "":
+			n.await(ctx, l.changed)
+			continue
+		case l.raft:
+			return n.transferHere(ctx, name)
+		}
+		target, err := n.transferTarget(name, l.leader)
+		if err != nil {
+			return err
+		}
+		if target != nil && target.ID == l.leader {
+			return nil
+		}
+		body := wire.EncodeTransferRequest(&wire.TransferRequest{Name: name})
+		if _, err := n.links.post(ctx, string(l.address), wire.LinkTransfer, body); err != nil {
+			return fmt.Errorf("transfer: %w", err)
+		}
+		return n.awaitLeader(ctx, func(now raft.ServerID) bool { return now != l.leader })
+	}
+}
+
+// transferTarget finds the server of that name, or nil for "".
+func (n *Node) transferTarget(name string, leader raft.ServerID) (*raft.Server, error) {
+	servers := n.servers()
+	if name == "" {
+		if len(voters(servers)) < 2 {
+			return nil, fmt.Errorf("transfer: %w: there is no other voter", ErrNotVoter)
+		}
+		return nil, nil
+	}
+	s, ok := memberOf(servers, name)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("transfer: %w: %s", ErrUnknownServer, name)
+	case s.Suffrage != raft.Voter:
+		return nil, fmt.Errorf("transfer: %w: %s", ErrNotVoter, name)
+	}
+	return &s, nil
+}
+
+// transferHere moves leadership away from this server, which must have it.
+func (n *Node) transferHere(ctx context.Context, name string) error {
+	if n.raft.State() != raft.Leader {
+		return fmt.Errorf("transfer: %w", ErrNotLeader)
+	}
+	target, err := n.transferTarget(name, raft.ServerID(n.cfg.ID))
+	if err != nil {
+		return err
+	}
+	candidates := []raft.Server{}
+	switch {
+	case target == nil:
+		candidates = n.successors(ctx)
+	case string(target.ID) == n.cfg.ID:
+		return nil
+	default:
+		candidates = append(candidates, *target)
+	}
+	err = fmt.Errorf("%w: no other voter answers", ErrNoQuorum)
+	for _, c := range candidates {
+		if err = n.transferTo(ctx, c); err == nil {
+			return n.awaitLeader(ctx, func(now raft.ServerID) bool { return string(now) != n.cfg.ID })
+		}
+		if ctx.Err() != nil || n.raft.State() != raft.Leader {
+			break
+		}
+	}
+	return fmt.Errorf("transfer: %w", err)
+}
+
+// transferTo asks Raft, which bounds it by the election timeout.
+func (n *Node) transferTo(ctx context.Context, s raft.Server) error {
+	done := make(chan error, 1)
+	if !n.tasks.run(func() { done <- n.raft.LeadershipTransferToServer(s.ID, s.Address).Error() }) {
+		return ErrStopped
+	}
+	select {
+	case err := <-done:
+		if err != nil {
+			return fmt.Errorf("to %s: %w", s.ID, err)
+		}
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// successors lists the other voters that answer, the one furthest ahead first.
+func (n *Node) successors(ctx context.Context) []raft.Server {
+	ctx, cancel := context.WithTimeout(ctx, n.timing.Round)
+	defer cancel()
+	type successor struct {
+		server raft.Server
+		last   uint64
+	}
+	var found []successor
+	err := gather(ctx, &n.tasks, n.others(voters(n.servers())), n.askStatus, func(s raft.Server, st *wire.ServerStatus, err error) bool {
+		if err == nil && st.ID == string(s.ID) && st.Problem == "" {
+			found = append(found, successor{s, st.LastIndex})
+		}
+		return false
+	})
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		n.logger.Debug("look for a successor", "error", err)
+	}
+	slices.SortFunc(found, func(a, b successor) int {
+		return cmp.Or(cmp.Compare(b.last, a.last), cmp.Compare(a.server.ID, b.server.ID))
+	})
+	list := make([]raft.Server, len(found))
+	for i, f := range found {
+		list[i] = f.server
+	}
+	return list
+}
+
+func (n *Node) askStatus(ctx context.Context, s raft.Server) (*wire.ServerStatus, error) {
+	return call(ctx, n, s.Address, wire.LinkStatus, nil, wire.DecodeServerStatus)
+}
+
+// awaitLeader waits until this server follows a leader that fits.
+func (n *Node) awaitLeader(ctx context.Context, fits func(raft.ServerID) bool) error {
+	for {
+		l := n.level.Load()
+		switch {
+		case l.leader != "" && fits(l.leader):
+			return nil
+		case n.ctx.Err() != nil:
+			return ErrStopped
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
+		}
+		n.await(ctx, l.changed)
+	}
+}
+
+// handOver gives leadership away before this server stops. Failing to is no
+// reason not to stop: the others will hold an election.
+func (n *Node) handOver(ctx context.Context) {
+	if n.raft.State() != raft.Leader || len(voters(n.servers())) < 2 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 4*n.timing.Election)
+	defer cancel()
+	if err := n.transferHere(ctx, ""); err != nil {
+		n.logger.Warn("leadership was not handed over", "error", err)
+		return
+	}
+	n.logger.Info("leadership handed over", "leader", string(n.level.Load().leader))
+}

@@ -1,0 +1,84 @@
+package cluster
+
+import (
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+)
+
+// maxPool is how many idle Raft connections are kept for each peer.
+const maxPool = 3
+
+// NewTransport returns a Raft transport over a stream layer, such as RaftLayer.
+// timeout bounds one RPC. Closing it (the node does) closes the layer and
+// every connection, in both directions, and ends all of its goroutines.
+func NewTransport(layer raft.StreamLayer, timeout time.Duration, logger hclog.Logger) *Transport {
+	if logger == nil {
+		logger = hclog.NewNullLogger()
+	}
+	tracked := &trackedLayer{StreamLayer: layer, open: newConnSet()}
+	return &Transport{
+		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+			Stream:                  tracked,
+			MaxPool:                 maxPool,
+			Timeout:                 timeout,
+			Logger:                  logger.Named("raft-net"),
+			MsgpackUseNewTimeFormat: true,
+		}),
+		layer: tracked,
+	}
+}
+
+// Transport is Raft's network transport, pre-vote included: whoever wraps a
+// transport must keep the RequestPreVote method, or Raft turns pre-vote off
+// without a word. It is the seam for what must sit between Raft and the
+// network: holding back entries for a peer that is down, retrying votes.
+type Transport struct {
+	*raft.NetworkTransport
+	layer *trackedLayer
+}
+
+var (
+	_ raft.Transport   = (*Transport)(nil)
+	_ raft.WithPreVote = (*Transport)(nil)
+	_ raft.WithClose   = (*Transport)(nil)
+)
+
+// Close closes the transport, its layer and all connections.
+func (t *Transport) Close() error {
+	t.CloseStreams()
+	err := t.NetworkTransport.Close()
+	t.layer.open.closeAll()
+	if err != nil {
+		return fmt.Errorf("close raft transport: %w", err)
+	}
+	return nil
+}
+
+// trackedLayer knows every open connection: Raft's transport leaves its
+// handlers reading, and its pool open, when it is closed.
+type trackedLayer struct {
+	raft.StreamLayer
+	open *connSet
+}
+
+// Accept waits for a peer's connection.
+func (l *trackedLayer) Accept() (net.Conn, error) {
+	conn, err := l.StreamLayer.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return l.open.track(conn)
+}
+
+// Dial connects to a peer.
+func (l *trackedLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	conn, err := l.StreamLayer.Dial(address, timeout)
+	if err != nil {
+		return nil, err
+	}
+	return l.open.track(conn)
+}
