@@ -146,3 +146,12 @@ func NeedsRenewal(cert *x509.Certificate, now time.Time) bool {
 	}
 	return now.After(issued.Add(cert.NotAfter.Sub(issued) / 2))
 }
+
+// PEM is the current certificate, without the CA's, and the key.
+func (s *Source) PEM() (cert, key []byte, err error) {
+	leaf := s.Leaf()
+	if leaf == nil {
+		return nil, nil, errEmpty
+	}
+	return encodeCert(leaf.Raw), encodeKeyOrPanic(s.key), nil
+}
