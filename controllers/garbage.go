@@ -1,0 +1,228 @@
+package controllers
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/shepherd-project/shepherd/api/resource"
+	"github.com/shepherd-project/shepherd/fsm"
+)
+
+// garbageBatch is how many objects one command removes or releases.
+const garbageBatch = 50
+
+// garbage is one pass over all objects and who owns them. Owners are known by
+// UID alone: a UID that is absent from a view will never come back, so a
+// deletion for that reason needs no precondition on the owner.
+type garbage struct {
+	*world
+	plan       *plan
+	objects    []object
+	byUID      map[types.UID]object
+	dependents map[types.UID][]object
+}
+
+// planGarbage deletes what has lost its owners, carries out foreground and
+// orphaning deletions, releases reservations that nobody holds, and removes
+// events and pods that have had their time.
+func planGarbage(w *world) (*plan, error) {
+	g := &garbage{world: w, plan: &plan{}, byUID: map[types.UID]object{}, dependents: map[types.UID][]object{}}
+	for _, kind := range resource.All() {
+		if kind.GroupResource() == resEvents {
+			continue // they own nothing and nobody owns them
+		}
+		for stored := range w.view.List(kind.GroupResource(), "") {
+			decoded, err := w.decoder.Decode(stored)
+			if err != nil {
+				return nil, err
+			}
+			obj, ok := decoded.(object)
+			if !ok {
+				continue // no such kind: every one has metadata
+			}
+			g.objects = append(g.objects, obj)
+			g.byUID[obj.GetUID()] = obj
+			for _, ref := range obj.GetOwnerReferences() {
+				g.dependents[ref.UID] = append(g.dependents[ref.UID], obj)
+			}
+		}
+	}
+	for _, obj := range g.objects {
+		switch {
+		case obj.GetDeletionTimestamp() != nil && hasFinalizer(obj, metav1.FinalizerOrphanDependents):
+			g.orphan(obj)
+		case obj.GetDeletionTimestamp() != nil && hasFinalizer(obj, metav1.FinalizerDeleteDependents):
+			g.foreground(obj)
+		case obj.GetDeletionTimestamp() == nil && len(obj.GetOwnerReferences()) > 0:
+			g.judge(obj)
+		}
+	}
+	g.expirePods()
+	g.releaseReservations()
+	return g.plan, g.expireEvents()
+}
+
+// kicksGarbage: only what leaves, or is about to, makes garbage.
+func kicksGarbage(e fsm.Event) bool {
+	return (e.Deleted || e.Object.Deleting) && !e.Object.Key.Internal() && e.Object.Key.Resource != resEvents
+}
+
+func hasFinalizer(obj object, name string) bool { return slices.Contains(obj.GetFinalizers(), name) }
+
+// standing is what an owner reference amounts to.
+type standing int
+
+const (
+	solid   standing = iota // the owner is there to stay, or cannot be judged
+	waiting                 // the owner is being deleted in the foreground
+	absent                  // the owner is gone
+)
+
+// stands classifies a reference of obj.
+func (g *garbage) stands(obj object, ref *metav1.OwnerReference) standing {
+	gv, err := schema.ParseGroupVersion(ref.APIVersion)
+	if err != nil {
+		return solid
+	}
+	kind := resource.ByKind(gv.WithKind(ref.Kind))
+	if kind == nil || (kind.Namespaced && obj.GetNamespace() == "") {
+		return solid // not ours to judge
+	}
+	owner := g.byUID[ref.UID]
+	switch {
+	case owner == nil || (owner.GetNamespace() != "" && owner.GetNamespace() != obj.GetNamespace()):
+		return absent
+	case owner.GetDeletionTimestamp() != nil && hasFinalizer(owner, metav1.FinalizerDeleteDependents):
+		return waiting
+	}
+	return solid
+}
+
+// judge decides about an object by its owners: as long as one is solid it
+// stays, and loses its references to the others; without, it goes.
+func (g *garbage) judge(obj object) {
+	count := map[standing]int{}
+	var keep []metav1.OwnerReference
+	refs := obj.GetOwnerReferences()
+	for i := range refs {
+		s := g.stands(obj, &refs[i])
+		count[s]++
+		if s == solid {
+			keep = append(keep, refs[i])
+		}
+	}
+	switch {
+	case count[solid] == len(refs):
+	case count[solid] > 0:
+		updated := obj.DeepCopyObject().(object)
+		updated.SetOwnerReferences(keep)
+		g.plan.add((&change{}).live(obj).update(obj, updated))
+	case count[waiting] > 0 && len(g.dependents[obj.GetUID()]) > 0:
+		g.deleteForeground(obj)
+	default:
+		g.plan.add((&change{}).delete(obj, g.now))
+	}
+}
+
+// deleteForeground deletes an object whose owner waits for it, and its own
+// dependents before it. When one of those waits already, they own one another
+// in a circle: the object then blocks its owners no more, or none would end.
+func (g *garbage) deleteForeground(obj object) {
+	updated := obj.DeepCopyObject().(object)
+	updated.SetFinalizers(append(updated.GetFinalizers(), metav1.FinalizerDeleteDependents))
+	for _, dependent := range g.dependents[obj.GetUID()] {
+		if dependent.GetDeletionTimestamp() != nil && hasFinalizer(dependent, metav1.FinalizerDeleteDependents) {
+			refs := updated.GetOwnerReferences()
+			for i := range refs {
+				refs[i].BlockOwnerDeletion = nil
+			}
+			updated.SetOwnerReferences(refs)
+			break
+		}
+	}
+	grace := int64(0)
+	if k := resource.ForObject(obj); k != nil && k.GracePeriod != nil {
+		grace = k.GracePeriod(obj, nil)
+	}
+	if resource.SetDeleted(updated, g.now, grace) {
+		g.plan.add((&change{}).update(obj, updated))
+	}
+}
+
+// foreground lets an object go once nothing blocks it any more. Its dependents
+// are judged by themselves.
+func (g *garbage) foreground(obj object) {
+	for _, dependent := range g.dependents[obj.GetUID()] {
+		for _, ref := range dependent.GetOwnerReferences() {
+			if ref.UID == obj.GetUID() && value(ref.BlockOwnerDeletion, false) {
+				return
+			}
+		}
+	}
+	g.plan.add(dropFinalizer(obj, metav1.FinalizerDeleteDependents))
+}
+
+// orphan releases the dependents of an object, and lets it go when there are
+// none.
+func (g *garbage) orphan(obj object) {
+	dependents := g.dependents[obj.GetUID()]
+	if len(dependents) == 0 {
+		g.plan.add(dropFinalizer(obj, metav1.FinalizerOrphanDependents))
+		return
+	}
+	for batch := range slices.Chunk(dependents, garbageBatch) {
+		c := &change{}
+		for _, dependent := range batch {
+			released := dependent.DeepCopyObject().(object)
+			disowned(released, obj.GetUID())
+			c.update(dependent, released)
+		}
+		g.plan.add(c)
+	}
+}
+
+// dropFinalizer removes a finalizer from an object that is being deleted, and
+// the object with its last one, unless an agent is still to stop it.
+func dropFinalizer(obj object, name string) *change {
+	updated := obj.DeepCopyObject().(object)
+	updated.SetFinalizers(slices.DeleteFunc(updated.GetFinalizers(), func(f string) bool { return f == name }))
+	if len(updated.GetFinalizers()) == 0 && value(obj.GetDeletionGracePeriodSeconds(), 0) == 0 {
+		return (&change{}).remove(obj)
+	}
+	return (&change{}).update(obj, updated)
+}
+
+// releaseReservations removes those that no object holds. Whoever makes an
+// object with a cluster IP or a pod range reserves it in the same command, so
+// there is no moment at which one is rightly without its holder.
+func (g *garbage) releaseReservations() {
+	held := map[fsm.Key]bool{}
+	for _, obj := range g.objects {
+		switch o := obj.(type) {
+		case *corev1.Service:
+			for _, ip := range addressesOf(o) {
+				held[clusterIPKey(ip)] = true
+			}
+		case *corev1.Node:
+			if prefix, err := netip.ParsePrefix(o.Spec.PodCIDR); err == nil {
+				held[podCIDRKey(prefix.String())] = true
+			}
+		}
+	}
+	for reservation := range g.view.List(fsm.ReservationResource, "") {
+		name := reservation.Key.Name
+		ours := strings.HasPrefix(name, clusterIPPrefix) || strings.HasPrefix(name, podCIDRPrefix)
+		if ours && !held[reservation.Key] {
+			g.plan.add(&change{
+				pre: []fsm.Precondition{{Key: reservation.Key, UID: reservation.UID, Revision: reservation.Modified}},
+				ops: []fsm.Op{{Verb: fsm.Delete, Key: reservation.Key, UID: reservation.UID}},
+			})
+		}
+	}
+}
