@@ -17,6 +17,7 @@ var namespaceKind = define(
 	Kind{
 		GVK: corev1.SchemeGroupVersion.WithKind("Namespace"), Resource: "namespaces", Singular: "namespace",
 		ShortNames: []string{"ns"}, UnconditionalUpdate: true,
+		Subresources: []Subresource{{Name: "finalize", GVK: corev1.SchemeGroupVersion.WithKind("Namespace"), Verbs: []string{"update"}}},
 	},
 	func() *corev1.Namespace { return &corev1.Namespace{} },
 	func() runtime.Object { return &corev1.NamespaceList{} },

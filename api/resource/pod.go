@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -16,6 +17,7 @@ var podKind = define(
 		ShortNames: []string{"po"}, Categories: []string{"all"}, Namespaced: true, UnconditionalUpdate: true,
 		Subresources: []Subresource{
 			{Name: "binding", GVK: corev1.SchemeGroupVersion.WithKind("Binding"), Verbs: []string{"create"}},
+			{Name: "eviction", GVK: policyv1.SchemeGroupVersion.WithKind("Eviction"), Verbs: []string{"create"}},
 			{Name: "log", GVK: corev1.SchemeGroupVersion.WithKind("Pod"), Verbs: []string{"get"}},
 		},
 		FieldAliases: map[string]string{"spec.host": "spec.nodeName"},
