@@ -13,6 +13,8 @@ const (
 	Created State = "created"
 	Running State = "running"
 	Exited  State = "exited"
+	// Gone takes back a Created that never ran: only events carry it.
+	Gone State = "gone"
 )
 
 // Mount is one file system of a container.
