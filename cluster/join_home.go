@@ -109,8 +109,11 @@ func (h *Home) ID() string { return h.record.ID }
 // Name is the server's name.
 func (h *Home) Name() string { return h.record.Name }
 
-// Bootstrap reports whether this server begins its cluster.
-func (h *Home) Bootstrap() bool { return h.record.Bootstrap }
+// MustBootstrap reports whether this server is yet to begin its cluster.
+func (h *Home) MustBootstrap() bool { return h.record.Bootstrap && !h.record.Opened }
+
+// Member reports whether the server was ever made a member.
+func (h *Home) Member() bool { return h.record.Entered }
 
 // MustEnter reports whether the server is yet to be made a member at address.
 func (h *Home) MustEnter(address string) bool {

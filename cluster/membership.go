@@ -50,12 +50,14 @@ func (n *Node) Approved(id string) bool {
 	if n.level.Load().leader == "" {
 		return true
 	}
+	self := false // a joiner hears its leader before it has the configuration
 	for _, s := range n.servers() {
 		if string(s.ID) == id {
 			return true
 		}
+		self = self || string(s.ID) == n.cfg.ID
 	}
-	return false
+	return !self
 }
 
 // AddServer makes a server a member, without a vote until it has caught up; then

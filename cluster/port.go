@@ -155,8 +155,8 @@ func (p *Port) Addr() net.Addr { return p.cfg.Listener.Addr() }
 // Connections that were handed out stay with their owners.
 func (p *Port) Close() error {
 	p.once.Do(func() {
-		p.err = p.cfg.Listener.Close()
 		close(p.done)
+		p.err = p.cfg.Listener.Close()
 		p.mu.Lock()
 		for c := range p.active {
 			_ = c.Close() // its handshake reports the error

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// stop ends everything that was started, in an order in which clients notice
+// least: leadership goes first, so that writes go on elsewhere; then the
+// controllers; then the requests under way; then Raft and the port.
+func (srv *server) stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), srv.settings.StopTimeout)
+	defer cancel()
+	var errs []error
+	if srv.node != nil {
+		srv.handOver(ctx)
+	}
+	close(srv.stopCh)
+	errs = append(errs, wait(ctx, &srv.controllers, "a controller"))
+	if srv.api != nil {
+		srv.api.Close()
+	}
+	if srv.http != nil {
+		// Idle keep-alive connections are not worth more than this.
+		drain, done := context.WithTimeout(ctx, 2*time.Second)
+		if err := srv.http.Shutdown(drain); err != nil {
+			srv.logger.Debug("connections were cut", "reason", err)
+			errs = append(errs, srv.http.Close())
+		}
+		done()
+	}
+	if srv.node != nil {
+		errs = append(errs, srv.node.Shutdown(ctx))
+	}
+	if srv.port != nil {
+		errs = append(errs, srv.port.Close())
+	}
+	if srv.api != nil {
+		errs = append(errs, srv.api.Streams().Close())
+	}
+	errs = append(errs, wait(ctx, &srv.loops, "a loop"))
+	if srv.home != nil {
+		errs = append(errs, srv.home.Close())
+	}
+	err := errors.Join(errs...)
+	if err == nil {
+		srv.logger.Info("server stopped")
+	}
+	return err
+}
+
+// wait waits for the group, or until ctx ends.
+func wait(ctx context.Context, group *sync.WaitGroup, what string) error {
+	ended := make(chan struct{})
+	go func() {
+		group.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return errors.New(what + " did not stop in time")
+	}
+}
+
+// handOver moves leadership to another voter, if this server leads and there
+// is one. Failing to is no reason not to stop: the others hold an election.
+func (srv *server) handOver(ctx context.Context) {
+	if _, leading := srv.node.Leadership(); !leading || len(srv.node.Servers()) < 2 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 4*time.Second)
+	defer cancel()
+	if err := srv.node.Transfer(ctx, ""); err != nil {
+		srv.logger.Warn("leadership was not handed over", "error", err)
+		return
+	}
+	srv.logger.Info("leadership was handed over")
+}
