@@ -26,7 +26,6 @@ type flight struct {
 type flights struct {
 	mu      sync.Mutex
 	running map[fsm.RequestID]*flight // guarded by mu
-	wait    sync.WaitGroup
 }
 
 // join returns the flight of the ID and whether the caller has to fly it.
@@ -38,7 +37,6 @@ func (f *flights) join(id fsm.RequestID) (*flight, bool) {
 	}
 	started := &flight{done: make(chan struct{})}
 	f.running[id] = started
-	f.wait.Add(1)
 	return started, true
 }
 
@@ -48,7 +46,29 @@ func (f *flights) land(id fsm.RequestID, fl *flight, resp *wire.Response) {
 	delete(f.running, id)
 	f.mu.Unlock()
 	close(fl.done)
-	f.wait.Done()
+}
+
+// any returns one of the flights, or nil.
+func (f *flights) any() *flight {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, fl := range f.running {
+		return fl
+	}
+	return nil
+}
+
+// WaitWrites returns once the leader's half has no request in its hands, or
+// with the context's error. It is for the shutdown, when no more come in.
+func (s *Server) WaitWrites(ctx context.Context) error {
+	for fl := s.writes.flights.any(); fl != nil; fl = s.writes.flights.any() {
+		select {
+		case <-fl.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 // HandleForwarded is the leader's half of a write: it authorises, decides and

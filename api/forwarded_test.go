@@ -152,7 +152,13 @@ func TestClientThatGoesAwayDoesNotCancelTheProposal(t *testing.T) {
 	if resp := <-answer; resp.Status != http.StatusGatewayTimeout {
 		t.Errorf("got %d", resp.Status)
 	}
+	if err := f.server.WaitWrites(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("a write is under way, but: %v", err)
+	}
 	close(finished)
+	if err := f.server.WaitWrites(context.Background()); err != nil {
+		t.Error(err)
+	}
 	if resp := f.server.HandleForwarded(context.Background(), req); resp.Status != 201 {
 		t.Errorf("the resend got %d %s", resp.Status, resp.Body)
 	}
