@@ -38,21 +38,9 @@ func (ro *rollout) scale() {
 		}
 		return
 	}
-	if ro.next.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType || !ro.settled() {
-		return
+	if ro.next.Spec.Strategy.Type != appsv1.RecreateDeploymentStrategyType {
+		ro.proportion()
 	}
-	ro.proportion()
-}
-
-// settled reports whether no ReplicaSet has pods beyond its size. Otherwise the
-// surge would be given out while they are still there.
-func (ro *rollout) settled() bool {
-	for _, set := range ro.all() {
-		if ro.counted[set.UID].active > replicas(set) {
-			return false
-		}
-	}
-	return true
 }
 
 // activeOrLatest returns the only ReplicaSet with replicas, or, if none has
@@ -102,7 +90,10 @@ func (ro *rollout) proportion() {
 	if ro.wanted() > 0 {
 		allowed = ro.wanted() + surge
 	}
-	room := allowed - total(sized, replicas)
+	room := allowed - total(ro.all(), replicas)
+	if room > 0 {
+		room = max(0, allowed-total(ro.all(), ro.present)) // pods still to be deleted take up room
+	}
 	// Growing favours the newer of equal sizes, shrinking takes from the older.
 	sort.SliceStable(sized, func(i, j int) bool {
 		if a, b := replicas(sized[i]), replicas(sized[j]); a != b {
