@@ -71,7 +71,7 @@ func runInit(conn *sock) error {
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
 		return step("make cgroup namespace", err)
 	}
-	if _, err := unix.KeyctlJoinSessionKeyring(""); err != nil && err != unix.ENOSYS {
+	if _, err := unix.KeyctlInt(unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0, 0, 0); err != nil && err != unix.ENOSYS {
 		return step("join session keyring", err)
 	}
 	root, err := enterRoot(&s)

@@ -124,12 +124,18 @@ func (r rootDir) target(p string, dir bool) (int, error) {
 	return fd, nil
 }
 
-// mkdirAll makes p and its parents, each resolved inside the root.
-func (r rootDir) mkdirAll(p string) error {
-	done := ""
+// maxLinks is how many dangling links are followed before giving up.
+const maxLinks = 16
+
+// mkdirAll makes p and its parents, each resolved inside the root. A link that
+// leads nowhere gets its target made: images have /var/run without a /run.
+func (r rootDir) mkdirAll(p string) error { return r.mkdirAllLinks(p, maxLinks) }
+
+func (r rootDir) mkdirAllLinks(p string, links int) error {
+	done := "/"
 	for part := range strings.SplitSeq(strings.Trim(path.Clean("/"+p), "/"), "/") {
 		parent := done
-		done += "/" + part
+		done = path.Join(parent, part)
 		fd, err := r.open(done, unix.O_PATH|unix.O_DIRECTORY, 0)
 		if err == nil {
 			unix.Close(fd)
@@ -138,7 +144,31 @@ func (r rootDir) mkdirAll(p string) error {
 		if err != unix.ENOENT {
 			return fmt.Errorf("open %s: %w", done, err)
 		}
-		if err := r.inParent(parent, func(dir int) error { return unix.Mkdirat(dir, part, 0o755) }); err != nil {
+		link := ""
+		err = r.inParent(parent, func(dir int) error {
+			err := unix.Mkdirat(dir, part, 0o755)
+			if err == unix.EEXIST {
+				buf := make([]byte, unix.PathMax)
+				n, rerr := unix.Readlinkat(dir, part, buf)
+				if rerr != nil {
+					return err
+				}
+				link = string(buf[:n])
+				return nil
+			}
+			return err
+		})
+		if err == nil && link != "" {
+			if links == 0 {
+				err = unix.ELOOP
+			} else if !path.IsAbs(link) {
+				link = path.Join(parent, link)
+			}
+			if err == nil {
+				err = r.mkdirAllLinks(link, links-1)
+			}
+		}
+		if err != nil {
 			return fmt.Errorf("make %s: %w", done, err)
 		}
 	}
