@@ -12,10 +12,16 @@ import (
 
 	"github.com/shepherd-project/shepherd/agent/network"
 	"github.com/shepherd-project/shepherd/agent/runtime"
+	"github.com/shepherd-project/shepherd/cluster"
 )
 
 // cleanup stops all pods of this machine and removes what they leave.
 func cleanup(ctx context.Context, s *settings, logger hclog.Logger) (err error) {
+	unlock, err := lockAgent(s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
 	shim := s.agent.ShimPath
 	if shim == "" {
 		self, err := os.Executable()
@@ -44,4 +50,21 @@ func cleanup(ctx context.Context, s *settings, logger hclog.Logger) (err error) 
 	}
 	logger.Info("all pods of this machine are stopped")
 	return nil
+}
+
+// lockAgent keeps an agent from starting, and fails if one runs: it would
+// bring the pods back.
+func lockAgent(s *settings) (unlock func() error, err error) {
+	dir := filepath.Join(s.DataDir, agentDir)
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		return func() error { return nil }, nil // no agent ever ran here
+	}
+	home, err := cluster.OpenAgentHome(dir)
+	if errors.Is(err, cluster.ErrInUse) {
+		return nil, fmt.Errorf("stop the agent first, it would start the pods again: %w", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return home.Close, nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -17,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/shepherd-project/shepherd/api/wire"
 	"github.com/shepherd-project/shepherd/cluster"
 	"github.com/shepherd-project/shepherd/cluster/pki"
@@ -27,9 +30,26 @@ const asDaemon = "SHEPHERD_TEST_DAEMON"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asDaemon) != "" {
+		if os.Getenv(ownNetwork) != "" {
+			loopbackUp()
+		}
 		main()
 	}
 	os.Exit(m.Run())
+}
+
+// ownNetwork says that the daemon was started in a network of its own.
+const ownNetwork = "SHEPHERD_TEST_NETWORK"
+
+func loopbackUp() {
+	link, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(link)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "loopback:", err)
+		os.Exit(3)
+	}
 }
 
 // process is one daemon.
