@@ -150,13 +150,6 @@ func (c *testCluster) ages(context.Context) (map[string]time.Duration, error) {
 	return ages, nil
 }
 
-// world is what planners see now.
-func (c *testCluster) world() *world {
-	w := &world{now: time.Now(), view: c.store.View(), decoder: c.decoder, rand: c.random, config: &c.config, since: c.start}
-	w.ages, _ = c.ages(context.Background())
-	return w
-}
-
 // create stores an object as the API would.
 func create[T object](c *testCluster, obj T) T {
 	c.t.Helper()
@@ -239,7 +232,7 @@ func (c *testCluster) activePods(namespace string) []*corev1.Pod {
 func (c *testCluster) plan(planner func(*world) (*plan, error)) int {
 	c.t.Helper()
 	c.mu.Lock()
-	p, err := planner(c.world0())
+	p, err := planner(c.world())
 	c.mu.Unlock()
 	if err != nil {
 		c.t.Fatal(err)
@@ -256,8 +249,8 @@ func (c *testCluster) plan(planner func(*world) (*plan, error)) int {
 	return n
 }
 
-// world0 is world for a caller that holds the lock.
-func (c *testCluster) world0() *world {
+// world is what planners see now. The caller holds the lock.
+func (c *testCluster) world() *world {
 	w := &world{now: time.Now(), view: c.store.View(), decoder: c.decoder, rand: c.random, config: &c.config, since: c.start}
 	if c.agesErr == nil {
 		w.ages = map[string]time.Duration{}
@@ -350,7 +343,7 @@ func (c *testCluster) run(pod *corev1.Pod) bool {
 func (c *testCluster) kubelet(name string, stopCh <-chan struct{}) {
 	node := testNode(name)
 	if !c.exists(node) {
-		asReady(create(c, node))
+		create(c, node)
 	}
 	seen := map[string]time.Time{}
 	ticker := time.NewTicker(100 * time.Millisecond)
