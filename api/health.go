@@ -96,7 +96,7 @@ func (s *Server) serveNonResource(w http.ResponseWriter, r *http.Request, info r
 		}
 		promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 	case strings.HasPrefix(path, "/openapi/"):
-		s.serveOpenAPI(w, r)
+		s.serveOpenAPI(w, r, path)
 	default:
 		if !s.serveDiscovery(w, r, path) {
 			s.writeError(w, r, errPathNotFound(info.Verb, info.groupResource(), info.Name))

@@ -120,7 +120,6 @@ type Server struct {
 	streams   *Streams
 	metrics   *metrics
 	discovery *discoveryDocs
-	openapi   http.Handler
 	// logTransport speaks to the agents.
 	logTransport *http.Transport
 
@@ -158,9 +157,6 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, logger: cfg.Logger, decoder: cfg.Decoder, streams: cfg.Streams, metrics: m, discovery: docs,
 		encoded: newEncodedCache(cfg.EncoderBytes), closed: make(chan struct{}),
-	}
-	if s.openapi, err = newOpenAPI(); err != nil {
-		return nil, err
 	}
 	s.logTransport = newLogTransport(s.streams, cfg.StreamDialTimeout)
 	s.writes.init(s)

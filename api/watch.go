@@ -53,12 +53,11 @@ func (s *Server) serveWatch(w http.ResponseWriter, r *http.Request, info request
 	w.WriteHeader(http.StatusOK)
 	err = watcher.run(ctx)
 	switch {
-	case err == nil || r.Context().Err() != nil:
-	case errors.Is(err, errSlowWatcher):
+	case errors.Is(err, errSlowWatcher): // it also ends the request's context
 		s.metrics.slow.Inc()
 		s.logger.Info("closed a watch whose client did not read", "path", r.URL.Path, "user", identityFrom(r.Context()).User)
 		panic(http.ErrAbortHandler)
-	default:
+	case err != nil && r.Context().Err() == nil:
 		s.logger.Debug("watch ended", "path", r.URL.Path, "error", err)
 	}
 }
