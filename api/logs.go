@@ -186,20 +186,26 @@ func (s *Server) askAgent(ctx context.Context, node string, target *url.URL) (*h
 	resp, err := s.logTransport.RoundTrip(req)
 	switch {
 	case errors.Is(err, ErrNoStream):
-		return nil, unavailable(fmt.Sprintf("node %s cannot be reached: %v", node, ErrNoStream))
+		return nil, unreachable(node, ErrNoStream)
 	case err != nil && ctx.Err() != nil:
 		return nil, ctx.Err()
 	case err != nil:
-		return nil, unavailable(fmt.Sprintf("node %s cannot be reached: %v", node, err))
+		return nil, unreachable(node, err)
 	case resp.StatusCode == http.StatusOK:
 		return resp, nil
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAgentError))
 	if err != nil {
-		return nil, unavailable(fmt.Sprintf("node %s cannot be reached: %v", node, err))
+		return nil, unreachable(node, err)
 	}
 	return nil, agentError(resp.StatusCode, strings.TrimSpace(string(text)))
+}
+
+// unreachable is the 503 for a node that does not answer. It asks for no retry:
+// clients would hide it from their user for a minute.
+func unreachable(node string, err error) error {
+	return apierrors.NewServiceUnavailable(fmt.Sprintf("node %s cannot be reached: %v", node, err))
 }
 
 // agentError is an agent's refusal as an answer of this API.
@@ -212,7 +218,7 @@ func agentError(code int, text string) error {
 		err.ErrStatus.Message = text
 		return err
 	case code == http.StatusServiceUnavailable:
-		return unavailable(text)
+		return apierrors.NewServiceUnavailable(text)
 	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError,

@@ -48,3 +48,16 @@ func TestMetricsAreCountedAndServed(t *testing.T) {
 		t.Errorf("an agent got %d %s", resp.StatusCode, body)
 	}
 }
+
+func mustParseMethod(t *testing.T, method, path, rawQuery string) requestInfo {
+	t.Helper()
+	values, err := url.ParseQuery(rawQuery)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, refused := parsePath(method, path, values)
+	if refused != nil {
+		t.Fatalf("%s %s: %v", method, path, refused)
+	}
+	return info
+}
