@@ -326,7 +326,9 @@ func TestTheSameCreationTwiceCollides(t *testing.T) {
 
 func TestCreationDependsOnOwnerAndNamespace(t *testing.T) {
 	for name, interfere := range map[string]func(*testCluster, *appsv1.ReplicaSet){
-		"owner scaled":  func(c *testCluster, s *appsv1.ReplicaSet) { edit(c, s, func(s *appsv1.ReplicaSet) { *s.Spec.Replicas = 1 }) },
+		"owner scaled": func(c *testCluster, s *appsv1.ReplicaSet) {
+			edit(c, s, func(s *appsv1.ReplicaSet) { *s.Spec.Replicas = 1 })
+		},
 		"owner deleted": func(c *testCluster, s *appsv1.ReplicaSet) { remove(c, s) },
 		"namespace terminates": func(c *testCluster, _ *appsv1.ReplicaSet) {
 			edit(c, testNamespace("default"), func(n *corev1.Namespace) { n.Status.Phase = corev1.NamespaceTerminating })
