@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -55,22 +56,27 @@ func TestAdoption(t *testing.T) {
 	if s.State != Running || s.PID == 0 || s.Labels["hash"] != "abc" || s.Attempt != 0 {
 		t.Errorf("%+v", s)
 	}
-	// It counts on, in the same process.
-	count := func() string {
-		b, err := os.ReadFile(filepath.Join(out, "count"))
+	// It goes on, in the same process, and it was not started a second time.
+	size := func() int64 {
+		st, err := os.Stat(filepath.Join(out, "count"))
 		if err != nil {
-			t.Fatal(err)
+			return 0
 		}
-		return string(b)
+		return st.Size()
 	}
-	before := count()
-	for deadline := time.Now().Add(20 * time.Second); len(count()) < len(before) || count() == before; {
-		if time.Now().After(deadline) {
+	deadline := time.After(20 * time.Second)
+	for before := size(); size() <= before; {
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-deadline:
 			t.Fatal("the container does not count any more")
 		}
 	}
 	if !alive(s.PID) {
 		t.Errorf("process %d is dead", s.PID)
+	}
+	if b, err := os.ReadFile(filepath.Join(out, "count")); err != nil || bytes.Count(b, []byte("start")) != 1 {
+		t.Errorf("started %d times, %v", bytes.Count(b, []byte("start")), err)
 	}
 	// The adopted pod is a full one.
 	start(t, r, guest("more", "exit", "3"))

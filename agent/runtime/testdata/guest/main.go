@@ -107,9 +107,14 @@ func main() {
 			fmt.Println(err)
 			os.Exit(1)
 		}
-	case "serve": // counts, so that a restart shows
-		for i := 0; ; i++ {
-			if err := os.WriteFile("/out/count", []byte(strconv.Itoa(i)), 0o644); err != nil {
+	case "serve": // writes for ever; a restart shows
+		f, err := os.OpenFile("/out/count", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		for what := "start"; ; what = "." {
+			if _, err := f.WriteString(what); err != nil {
 				fmt.Println(err)
 				os.Exit(1)
 			}
