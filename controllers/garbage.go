@@ -1,11 +1,9 @@
 package controllers
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -199,26 +197,23 @@ func dropFinalizer(obj object, name string) *change {
 }
 
 // releaseReservations removes those that no object holds. Whoever makes an
-// object with a cluster IP or a pod range reserves it in the same command, so
+// object with an address, a port or a pod range reserves it in the same command, so
 // there is no moment at which one is rightly without its holder.
 func (g *garbage) releaseReservations() {
-	held := map[fsm.Key]bool{}
+	holders := map[fsm.Key]string{}
 	for _, obj := range g.objects {
-		switch o := obj.(type) {
-		case *corev1.Service:
-			for _, ip := range addressesOf(o) {
-				held[clusterIPKey(ip)] = true
-			}
-		case *corev1.Node:
-			if prefix, err := netip.ParsePrefix(o.Spec.PodCIDR); err == nil {
-				held[podCIDRKey(prefix.String())] = true
-			}
+		for _, key := range held(obj) {
+			holders[key] = string(obj.GetUID())
 		}
 	}
 	for reservation := range g.view.List(fsm.ReservationResource, "") {
-		name := reservation.Key.Name
-		ours := strings.HasPrefix(name, clusterIPPrefix) || strings.HasPrefix(name, podCIDRPrefix)
-		if ours && !held[reservation.Key] {
+		kind, _, _ := strings.Cut(reservation.Key.Name, "/")
+		switch kind + "/" {
+		case clusterIPPrefix, nodePortPrefix, podCIDRPrefix:
+		default:
+			continue // held by something that is no object here
+		}
+		if holders[reservation.Key] != reservation.UID {
 			g.plan.add(&change{
 				pre: []fsm.Precondition{{Key: reservation.Key, UID: reservation.UID, Revision: reservation.Modified}},
 				ops: []fsm.Op{{Verb: fsm.Delete, Key: reservation.Key, UID: reservation.UID}},

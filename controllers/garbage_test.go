@@ -145,13 +145,20 @@ func TestWhatHasHadItsTimeIsRemoved(t *testing.T) {
 		}
 		unbound := create(c, testPod("unbound", nil))
 		edit(c, unbound, func(p *corev1.Pod) { now := metav1.Now(); p.DeletionTimestamp = &now })
-		service := create(c, testService("web", intPort(80)))
+		service := testService("web", intPort(80))
+		service.Spec.Type, service.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 30080
+		service = create(c, service)
 		c.settle(planServices)
+		c.settle(planGarbage)
+		port := fsm.Key{Resource: fsm.ReservationResource, Name: "nodeport/30080"}
+		if c.store.View().Get(port) == nil {
+			t.Error("the node port was not reserved")
+		}
 		ip := read(c, service).Spec.ClusterIP
 		remove(c, service)
 		c.settle(planGarbage)
-		if c.exists(unbound) || c.store.View().Get(clusterIPKey(ip)) != nil {
-			t.Error("a terminating pod without a node, and the address of a removed service, should be gone")
+		if c.exists(unbound) || c.store.View().Get(clusterIPKey(ip)) != nil || c.store.View().Get(port) != nil {
+			t.Error("a terminating pod without a node, and the address and port of a removed service, should be gone")
 		}
 	})
 }

@@ -127,14 +127,16 @@ func (r *podRanges) free() (netip.Prefix, error) {
 	return netip.Prefix{}, fmt.Errorf("%w in %s", errNoPodCIDR, r.config.ClusterCIDR)
 }
 
-// age is how long ago the node was last heard of. A node that nobody has heard
-// of in this term counts from the beginning of this generation of controllers,
-// or from its creation: that can only delay its death.
+// age is how long ago the node was last heard of, but never more than how long
+// it exists: its agent may be about to send its first heartbeat. A node without
+// an age counts from the beginning of this generation of controllers. Both can
+// only delay a death.
 func (n *nodeWork) age(node *corev1.Node) time.Duration {
-	if age, ok := n.ages[node.Name]; ok {
-		return max(age, 0)
+	age, ok := n.ages[node.Name]
+	if !ok {
+		age = n.now.Sub(n.since)
 	}
-	return max(min(n.now.Sub(n.since), n.now.Sub(node.CreationTimestamp.Time)), 0)
+	return max(min(age, n.now.Sub(node.CreationTimestamp.Time)), 0)
 }
 
 // alive reports whether the node was heard of lately enough.

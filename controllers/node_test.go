@@ -166,6 +166,18 @@ func TestNodeWithoutAgeCountsFromTheStartOfTheTerm(t *testing.T) {
 	})
 }
 
+func TestNewNodeIsNotDeadBeforeItsFirstHeartbeat(t *testing.T) {
+	bubble(t, func(t *testing.T, c *testCluster) {
+		c.hear("w1") // what a server says that has not heard of it since it started
+		time.Sleep(time.Hour)
+		node := edit(c, create(c, testNode("w1")), asReady)
+		c.settle(planNodes)
+		if nodeReady(read(c, node)) != corev1.ConditionTrue {
+			t.Error("declared dead when it was created")
+		}
+	})
+}
+
 func TestEviction(t *testing.T) {
 	unreachable := func(seconds *int64) corev1.Toleration {
 		return corev1.Toleration{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists,

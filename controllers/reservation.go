@@ -3,7 +3,11 @@ package controllers
 import (
 	"fmt"
 	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shepherd-project/shepherd/fsm"
 )
@@ -11,8 +15,38 @@ import (
 // Names of reservations: what is reserved follows the prefix.
 const (
 	clusterIPPrefix = "clusterip/"
+	nodePortPrefix  = "nodeport/"
 	podCIDRPrefix   = "podcidr/"
 )
+
+// held lists the reservations that an object must have.
+func held(obj object) []fsm.Key {
+	var keys []fsm.Key
+	switch o := obj.(type) {
+	case *corev1.Service:
+		if o.Spec.Type == corev1.ServiceTypeExternalName {
+			return nil
+		}
+		for _, ip := range addressesOf(o) {
+			keys = append(keys, clusterIPKey(ip))
+		}
+		ports := []int32{o.Spec.HealthCheckNodePort}
+		for i := range o.Spec.Ports {
+			ports = append(ports, o.Spec.Ports[i].NodePort)
+		}
+		for _, port := range ports {
+			key := fsm.Key{Resource: fsm.ReservationResource, Name: nodePortPrefix + strconv.Itoa(int(port))}
+			if port != 0 && !slices.Contains(keys, key) { // TCP and UDP may share a number
+				keys = append(keys, key)
+			}
+		}
+	case *corev1.Node:
+		if o.Spec.PodCIDR != "" {
+			keys = append(keys, podCIDRKey(o.Spec.PodCIDR))
+		}
+	}
+	return keys
+}
 
 func clusterIPKey(ip string) fsm.Key {
 	return fsm.Key{Resource: fsm.ReservationResource, Name: clusterIPPrefix + ip}

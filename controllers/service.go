@@ -125,20 +125,20 @@ func addressesOf(service *corev1.Service) []string {
 	return real
 }
 
-// plan repairs what the API does when it creates a service: the reservation of
-// its address, or an address where there is none.
+// plan repairs what the API does when it creates a service: the reservations of
+// its address and node ports, or an address where there is none.
 func (a *clusterIPs) plan(p *plan, service *corev1.Service) {
-	if service.Spec.Type == corev1.ServiceTypeExternalName || service.Spec.ClusterIP == corev1.ClusterIPNone {
-		return
-	}
 	for _, ip := range addressesOf(service) {
 		if holder := a.used[ip]; holder.UID != service.UID {
 			p.problem(describe(service, fmt.Errorf("cluster IP %s is also that of %s", ip, keyOf(holder))))
-		} else if a.view.Get(clusterIPKey(ip)) == nil {
-			p.add((&change{}).live(service).reserve(clusterIPKey(ip), service))
 		}
 	}
-	if service.Spec.ClusterIP != "" {
+	for _, key := range held(service) {
+		if a.view.Get(key) == nil {
+			p.add((&change{}).live(service).reserve(key, service))
+		}
+	}
+	if service.Spec.Type == corev1.ServiceTypeExternalName || service.Spec.ClusterIP != "" {
 		return
 	}
 	ip, ok := a.free()
