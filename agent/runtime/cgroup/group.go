@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Group names one control group: a directory of the unified hierarchy, or one
@@ -198,7 +199,11 @@ func (g Group) Children() ([]string, error) {
 	return names, nil
 }
 
-// Remove removes the group and all below it. They must be empty: EBUSY else.
+// removeTimeout is how long a group may stay busy after its last process has
+// left the lists: the kernel lets go of a dying process a moment later.
+const removeTimeout = 10 * time.Second
+
+// Remove removes the group and all below it. A group with processes: EBUSY.
 func (g Group) Remove() error {
 	names, err := g.Children()
 	if err != nil {
@@ -208,12 +213,30 @@ func (g Group) Remove() error {
 	for _, n := range names {
 		errs = append(errs, g.Child(n).Remove())
 	}
+	if err := errors.Join(errs...); err != nil {
+		return err // the group is busy as long as one below it is there
+	}
 	for _, d := range g.dirs() {
-		if err := syscall.Rmdir(d); err != nil && err != syscall.ENOENT {
-			errs = append(errs, &fs.PathError{Op: "remove cgroup", Path: d, Err: err})
-		}
+		errs = append(errs, g.rmdir(d))
 	}
 	return errors.Join(errs...)
+}
+
+func (g Group) rmdir(dir string) error {
+	deadline := time.Now().Add(removeTimeout)
+	for wait := 500 * time.Microsecond; ; wait = min(2*wait, 20*time.Millisecond) {
+		err := syscall.Rmdir(dir)
+		if err == nil || err == syscall.ENOENT {
+			return nil
+		}
+		if err == syscall.EBUSY && time.Now().Before(deadline) {
+			if pids, perr := g.Procs(); perr == nil && len(pids) == 0 {
+				time.Sleep(wait)
+				continue
+			}
+		}
+		return &fs.PathError{Op: "remove cgroup", Path: dir, Err: err}
+	}
 }
 
 // write writes one value in one write, as the kernel wants it.
