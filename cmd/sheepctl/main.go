@@ -10,7 +10,6 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/component-base/cli"
 	"k8s.io/kubectl/pkg/cmd"
-	"k8s.io/kubectl/pkg/cmd/plugin"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 )
 
@@ -28,12 +27,9 @@ func newCommand() *cobra.Command {
 	clients := &clients{flags: flags}
 	flags.WithWrapConfigFn(clients.tryEveryServer)
 
-	root := cmd.NewDefaultKubectlCommandWithArgs(cmd.KubectlOptions{
-		PluginHandler: cmd.NewDefaultPluginHandler(plugin.ValidPluginFilenamePrefixes),
-		Arguments:     os.Args,
-		ConfigFlags:   flags,
-		IOStreams:     streams,
-	})
+	// Without kubectl's plug-ins: they are looked for before our own commands
+	// are known.
+	root := cmd.NewKubectlCommand(cmd.KubectlOptions{ConfigFlags: flags, IOStreams: streams})
 	root.Use = "sheepctl"
 	root.Short = "sheepctl controls a Shepherd cluster"
 	root.Long = "sheepctl controls a Shepherd cluster. It is kubectl, with every server of the kubeconfig\n" +

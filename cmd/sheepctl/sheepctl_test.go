@@ -193,3 +193,13 @@ func TestRestartsNamesPods(t *testing.T) {
 		t.Fatalf("restarted: %v", got)
 	}
 }
+
+// Global flags may stand before our own commands, as before kubectl's.
+func TestFlagsBeforeCommands(t *testing.T) {
+	for _, args := range [][]string{{"--kubeconfig", "x", "cluster", "status"}, {"drill"}, {"get", "pods"}, {"image", "import", "f"}} {
+		cmd, _, err := newCommand().Find(args)
+		if err != nil || cmd.Name() == "sheepctl" {
+			t.Errorf("%v finds %q: %v", args, cmd.Name(), err)
+		}
+	}
+}
