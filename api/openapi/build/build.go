@@ -210,20 +210,20 @@ var gvksByModel = func() map[string][]schema.GroupVersionKind {
 	return m
 }()
 
-// served reports whether a version's types are sent or answered anywhere.
+// served reports whether a type is sent or answered anywhere.
 func served(gvk schema.GroupVersionKind) bool {
-	if gvk == scaleGVK {
-		return true
-	}
 	for _, k := range resource.All() {
 		if k.GVK.GroupVersion() == gvk.GroupVersion() {
 			return true
 		}
+		for _, sub := range k.Subresources {
+			if sub.GVK == gvk {
+				return true
+			}
+		}
 	}
 	return false
 }
-
-var scaleGVK = schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}
 
 func definitionName(name string) (string, spec.Extensions) {
 	gvks := gvksByModel[name]
