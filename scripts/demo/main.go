@@ -44,9 +44,15 @@ func run(ctx context.Context, bin, image, manifest, kubectl string) (err error) 
 	if err != nil {
 		return err
 	}
-	d := &demo{dir: dir, image: image, manifest: manifest, kubectl: kubectl}
-	if d.bin, err = filepath.Abs(bin); err != nil {
-		return errors.Join(err, os.RemoveAll(dir))
+	d := &demo{dir: dir, bin: bin, image: image, manifest: manifest, kubectl: kubectl}
+	// On a machine, relative paths begin at its root.
+	for _, path := range []*string{&d.bin, &d.image, &d.manifest, &d.kubectl} {
+		if *path == "" {
+			continue
+		}
+		if *path, err = filepath.Abs(*path); err != nil {
+			return errors.Join(err, os.RemoveAll(dir))
+		}
 	}
 	defer func() {
 		if err != nil {
