@@ -28,7 +28,7 @@ type Config struct {
 	// volumes in memory. Absolute, normally on a tmpfs.
 	RunDir string
 	// CgroupRoot is the parent of all pods' cgroups, relative to the
-	// hierarchy's mount point, for example "/shepherd".
+	// hierarchy's mount point, for example "shepherd".
 	CgroupRoot string
 	// ShimPath is the shepherd-shim binary; empty means beside this program's.
 	ShimPath string
@@ -96,7 +96,7 @@ func DefaultConfig() Config {
 	return Config{
 		DataDir:            "/var/lib/shepherd",
 		RunDir:             "/run/shepherd",
-		CgroupRoot:         "/shepherd",
+		CgroupRoot:         "shepherd",
 		LocalAddr:          "127.0.0.1:9875",
 		MaxPods:            110,
 		Version:            "v1.37.0+shepherd",
