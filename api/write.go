@@ -136,8 +136,9 @@ func (s *Server) serveWrite(w http.ResponseWriter, r *http.Request, info request
 	}
 	resp, err := s.cfg.Consensus.Forward(r.Context(), req)
 	switch {
-	case err != nil && r.Context().Err() != nil:
-		err = apierrors.NewTimeoutError(fmt.Sprintf("%s %s: no leader has answered in time, the change may or may not have been made", info.Verb, r.URL.Path), 1)
+	case err != nil && (errors.Is(err, wire.ErrAmbiguous) || r.Context().Err() != nil):
+		// No Retry-After: client-go would send it again, as a new request.
+		err = apierrors.NewTimeoutError(fmt.Sprintf("%s %s: no leader has answered in time, the change may or may not have been made", info.Verb, r.URL.Path), 0)
 	case err != nil:
 		err = unavailable(fmt.Sprintf("%s %s: %v", info.Verb, r.URL.Path, err))
 	case resp.NotLeader:

@@ -1,14 +1,17 @@
 package cluster
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/shepherd-project/shepherd/api/wire"
+)
 
 var (
 	// ErrNotLeader is returned when this server does not lead, or its state is
 	// not complete yet. Nothing was changed.
 	ErrNotLeader = errors.New("not the leader")
-	// ErrAmbiguous is returned when a command or a request may or may not have
-	// been applied. Sending it again under the same ID is safe.
-	ErrAmbiguous = errors.New("outcome unknown")
+	// ErrAmbiguous is wire.ErrAmbiguous.
+	ErrAmbiguous = wire.ErrAmbiguous
 	// ErrNoLeader is returned when no leader answered in the time allowed. It
 	// comes together with ErrAmbiguous if one was asked to write something.
 	ErrNoLeader = errors.New("no leader answered")

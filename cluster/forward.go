@@ -50,6 +50,11 @@ func (n *Node) Forward(ctx context.Context, req *wire.Request) (*wire.Response, 
 		resp, err := n.forwardOnce(bound, l, req, encoded)
 		switch {
 		case err == nil && !resp.NotLeader:
+			if sent > 1 && resp.Status == http.StatusServiceUnavailable {
+				// An earlier leader may have carried it out: the client must
+				// not be invited to send it as a new request.
+				delete(resp.Header, "Retry-After")
+			}
 			return resp, nil
 		case err == nil:
 			err = fmt.Errorf("%s: %w", l.leader, ErrNotLeader)
@@ -109,7 +114,9 @@ func (n *Node) leadIn(ctx context.Context, term uint64, req *wire.Request) *wire
 	select {
 	case n.forwards <- struct{}{}:
 	default:
-		return failure(http.StatusServiceUnavailable, "ServiceUnavailable", "too many requests are being handled")
+		resp := failure(http.StatusServiceUnavailable, "ServiceUnavailable", "too many requests are being handled")
+		resp.Header["Retry-After"] = []string{"1"}
+		return resp
 	}
 	done := make(chan *wire.Response, 1)
 	// The handler outlives its client: what it has proposed goes on anyway.
@@ -168,12 +175,13 @@ func (n *Node) handle(ctx context.Context, term uint64, req *wire.Request) (resp
 	return resp
 }
 
-// failure is an answer of the node itself, as a Kubernetes Status.
+// failure is an answer of the node itself, as a Kubernetes Status. It does not
+// invite a retry: after a panic the change may have been made.
 func failure(code int, reason, message string) *wire.Response {
 	return &wire.Response{
 		Status:    code,
 		Committed: true,
-		Header:    map[string][]string{"Content-Type": {"application/json"}, "Retry-After": {"1"}},
+		Header:    map[string][]string{"Content-Type": {"application/json"}},
 		Body: fmt.Appendf(nil, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":%q,"reason":%q,"code":%d}`,
 			message, reason, code),
 	}

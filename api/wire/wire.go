@@ -9,7 +9,15 @@
 // understand each other.
 package wire
 
-import "time"
+import (
+	"errors"
+	"time"
+)
+
+// ErrAmbiguous is part of the error when a command or a request may or may not
+// have been applied. Sending it again under the same ID is safe; as a new
+// request it could happen twice, so no client must be invited to.
+var ErrAmbiguous = errors.New("outcome unknown")
 
 // ALPN names that tell the protocols on the one TLS port apart. Everything
 // else on that port is the API (h2, http/1.1).
