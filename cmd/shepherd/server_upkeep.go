@@ -14,7 +14,7 @@ import (
 
 // upkeepInterval is how often certificates, tokens and the kubeconfig are
 // looked at. Looking costs next to nothing, writing happens on a change.
-const upkeepInterval = 2 * time.Second
+const upkeepInterval = 500 * time.Millisecond
 
 // tokenInterval is the same for the join tokens.
 const tokenInterval = time.Minute

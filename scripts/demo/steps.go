@@ -72,6 +72,12 @@ func (d *demo) startServers(ctx context.Context) (err error) {
 		return err
 	}
 	d.results.add("from nothing to three ready servers", "%d ms", time.Since(began).Milliseconds())
+	if err := until(ctx, 10*time.Second, "a kubeconfig that names all servers", func(context.Context) (bool, error) {
+		text, err := os.ReadFile(d.kubeconfig())
+		return err == nil && strings.Count(string(text), "server: https://") == 3, err
+	}); err != nil {
+		return err
+	}
 	out, err := d.sheepctl(ctx, "cluster", "status")
 	show(out)
 	return err
