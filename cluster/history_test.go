@@ -159,7 +159,7 @@ func (r *recorder) check(t *testing.T, list string) {
 			if err := porcupine.VisualizePath(registerModel, info, path+"/history.html"); err != nil {
 				t.Error(err)
 			}
-			t.Log("see", path+"/history.html")
+			t.Log("drawn in", path+"/history.html", "(-artifacts keeps it)")
 		}
 	}
 	count := make(map[string]int)

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/shepherd-project/shepherd/api/wire"
+	"github.com/shepherd-project/shepherd/cluster/pki"
 	"github.com/shepherd-project/shepherd/fsm"
 )
 
@@ -293,3 +294,6 @@ func (c *simCluster) read(ctx context.Context, h *simHost, key string) (string, 
 func registerKey(name string) fsm.Key {
 	return fsm.Key{Resource: "registers.test", Name: strings.TrimPrefix(name, "/")}
 }
+
+// verifier knows the test's CA.
+func (c *credentials) verifier() *pki.Verifier { return pki.NewVerifier(c.ca, c.now) }
