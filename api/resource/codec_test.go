@@ -26,7 +26,9 @@ func filler(seed int64) *randfill.Filler {
 			_ = q.String() // as decoding does, which caches the text
 		},
 		func(v *metav1.Time, c randfill.Continue) { *v = metav1.Unix(c.Int63n(1<<31), 0) },
-		func(v *metav1.MicroTime, c randfill.Continue) { *v = metav1.MicroTime{Time: metav1.Unix(c.Int63n(1<<31), 0).Time} },
+		func(v *metav1.MicroTime, c randfill.Continue) {
+			*v = metav1.MicroTime{Time: metav1.Unix(c.Int63n(1<<31), 0).Time}
+		},
 		func(v *intstr.IntOrString, c randfill.Continue) { *v = intstr.FromInt32(c.Int31()) },
 		func(v *metav1.FieldsV1, c randfill.Continue) { v.Raw = []byte(`{"f:data":{}}`) },
 		func(v *runtime.RawExtension, c randfill.Continue) {},
