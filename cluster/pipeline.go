@@ -17,9 +17,13 @@ func (t *Transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAd
 	if err != nil {
 		return nil, fmt.Errorf("pipeline to %s: %w", id, err)
 	}
+	return newPipeline(inner), nil
+}
+
+func newPipeline(inner raft.AppendPipeline) *pipeline {
 	p := &pipeline{AppendPipeline: inner, answers: make(chan raft.AppendFuture), closed: make(chan struct{})}
 	go p.forward()
-	return p, nil
+	return p
 }
 
 // pipeline passes on the answers of another one until the first failure.
