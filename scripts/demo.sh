@@ -26,6 +26,6 @@ $GO run ./scripts/mkimage -o dist/web.tar -ref demo/web:1 dist/web
 
 kubectl=${KUBECTL:-${XDG_CACHE_HOME:-$HOME/.cache}/shepherd/kubectl}
 [ -x "$kubectl" ] || kubectl=$(command -v kubectl || true)
-run=(dist/demo -bin bin -image dist/web.tar -manifest scripts/demo/web.yaml -kubectl "$kubectl")
+run=(dist/demo -bin bin -image dist/web.tar -manifest scripts/demo/web.yaml -kubectl "$kubectl" "$@")
 [ "$(id -u)" = 0 ] || run=(sudo "${run[@]}")
 exec "${run[@]}"

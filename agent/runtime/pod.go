@@ -16,12 +16,8 @@ import (
 	"github.com/shepherd-project/shepherd/agent/runtime/shim"
 )
 
-const (
-	// answerTimeout bounds what a healthy shim does at once.
-	answerTimeout = 20 * time.Second
-	// killTimeout bounds the death of killed processes.
-	killTimeout = 30 * time.Second
-)
+// killTimeout bounds the death of killed processes.
+const killTimeout = 30 * time.Second
 
 // podRecord is the intent to run a pod, written before anything else of it.
 type podRecord struct {

@@ -26,7 +26,10 @@ const port = "9876"
 
 // demo is the state of one run.
 type demo struct {
-	dir, bin, image, manifest, kubectl string
+	bin, image, manifest, kubectl string
+	kills                         int
+
+	dir string
 
 	lab     *machines.Lab
 	desk    *machines.Machine // where the administrator sits

@@ -23,10 +23,11 @@ func main() {
 	image := flag.String("image", "dist/web.tar", "archive of the demo's image")
 	manifest := flag.String("manifest", "scripts/demo/web.yaml", "what to apply")
 	kubectl := flag.String("kubectl", "", "a kubectl to use beside sheepctl, if there is one")
+	kills := flag.Int("kills", 0, "measure instead: kill the leader this often")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := run(ctx, *bin, *image, *manifest, *kubectl)
+	err := run(ctx, &demo{bin: *bin, image: *image, manifest: *manifest, kubectl: *kubectl, kills: *kills})
 	switch {
 	case ctx.Err() != nil:
 		fmt.Fprintln(os.Stderr, "\ninterrupted; everything was removed")
@@ -37,21 +38,19 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, bin, image, manifest, kubectl string) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+func run(ctx context.Context, d *demo) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute+time.Duration(d.kills)*30*time.Second)
 	defer cancel()
-	dir, err := os.MkdirTemp("", "shepherd-demo-")
-	if err != nil {
+	if d.dir, err = os.MkdirTemp("", "shepherd-demo-"); err != nil {
 		return err
 	}
-	d := &demo{dir: dir, bin: bin, image: image, manifest: manifest, kubectl: kubectl}
 	// On a machine, relative paths begin at its root.
 	for _, path := range []*string{&d.bin, &d.image, &d.manifest, &d.kubectl} {
 		if *path == "" {
 			continue
 		}
 		if *path, err = filepath.Abs(*path); err != nil {
-			return errors.Join(err, os.RemoveAll(dir))
+			return errors.Join(err, os.RemoveAll(d.dir))
 		}
 	}
 	defer func() {
@@ -60,7 +59,11 @@ func run(ctx context.Context, bin, image, manifest, kubectl string) (err error) 
 		}
 		err = errors.Join(err, d.close())
 	}()
-	for _, step := range d.steps() {
+	steps := d.steps()
+	if d.kills > 0 {
+		steps = d.measurements()
+	}
+	for _, step := range steps {
 		fmt.Printf("\n== %s\n", step.title)
 		if err := step.do(ctx); err != nil {
 			return fmt.Errorf("%s: %w", step.title, err)

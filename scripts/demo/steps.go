@@ -255,14 +255,15 @@ func (d *demo) server(name string) *host {
 	return d.servers[i]
 }
 
-// killLeader runs the drill. Its kill command cannot see the processes of
-// other machines, so it asks the demo through two pipes.
-func (d *demo) killLeader(ctx context.Context) error {
+// drill runs sheepctl drill with a kill. Its kill command cannot see the
+// processes of other machines, so it asks the demo through two pipes.
+func (d *demo) drill(ctx context.Context, args ...string) (string, error) {
 	ask, answer := filepath.Join(d.dir, "ask"), filepath.Join(d.dir, "answer")
 	for _, p := range []string{ask, answer} {
 		if err := syscall.Mkfifo(p, 0o600); err != nil {
-			return err
+			return "", err
 		}
+		defer os.Remove(p)
 	}
 	killed := make(chan error, 1)
 	go func() {
@@ -274,24 +275,30 @@ func (d *demo) killLeader(ctx context.Context) error {
 		}
 		killed <- errors.Join(err, os.WriteFile(answer, []byte("done\n"), 0o600))
 	}()
-	out, err := d.sheepctl(ctx, "drill", "--after", "3s", "--kill-command", fmt.Sprintf("echo $LEADER > %s; cat %s > /dev/null", ask, answer))
+	kill := fmt.Sprintf("echo $LEADER > %s; cat %s > /dev/null", ask, answer)
+	out, err := d.sheepctl(ctx, append([]string{"drill", "--kill-command", kill}, args...)...)
+	if err != nil {
+		return out, err
+	}
+	return out, <-killed
+}
+
+func (d *demo) killLeader(ctx context.Context) error {
+	out, err := d.drill(ctx, "--after", "3s")
 	show(out)
 	if err != nil {
 		return err
 	}
-	if err := <-killed; err != nil {
-		return err
-	}
-	for what, pattern := range map[string]string{
-		"kill -9 of the leader: longest time without an acknowledgement": `(?m)^gap +(\d+ ms)`,
-		"writes acknowledged during the drill":                           `(?m)^acknowledged +(\d+)`,
-		"pods restarted by the loss of the leader":                       `(?m)^pods restarted +(\d+)`,
+	for _, row := range [][2]string{
+		{"kill -9 of the leader: longest time without an answer", `(?m)^gap +(\d+ ms)`},
+		{"writes acknowledged during the drill", `(?m)^acknowledged +(\d+)`},
+		{"pods restarted by the loss of the leader", `(?m)^pods restarted +(\d+)`},
 	} {
-		m := regexp.MustCompile(pattern).FindStringSubmatch(out)
+		m := regexp.MustCompile(row[1]).FindStringSubmatch(out)
 		if m == nil {
-			return fmt.Errorf("the drill did not say: %s", what)
+			return fmt.Errorf("the drill did not say: %s", row[0])
 		}
-		d.results.add(what, "%s", m[1])
+		d.results.add(row[0], "%s", m[1])
 	}
 	d.results.add("acknowledged writes lost or doubled", "0")
 	return nil

@@ -19,7 +19,6 @@ type program struct {
 	id   identity
 	env  []string
 	path string
-	uses string // what the path was looked up from
 }
 
 // prepare does all that needs the file system: user, working directory,
