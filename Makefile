@@ -3,9 +3,12 @@
 GO      ?= go
 PREFIX  ?= /usr/local
 DESTDIR ?=
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
-LDFLAGS = -s -w -X main.version=$(VERSION)
+BIN     ?= bin
+
+# The Kubernetes version whose API this speaks, for what sheepctl says of itself.
+KUBE    = k8s.io/component-base/version
+LDFLAGS = -s -w -X $(KUBE).gitMajor=1 -X $(KUBE).gitMinor=37 -X $(KUBE).gitVersion=v1.37.2+shepherd
 SUDO    = $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 .PHONY: help build test demo soak lint bench fmt install uninstall
@@ -14,8 +17,8 @@ help: ## List the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## Build static bin/shepherd, bin/sheepctl and bin/shepherd-shim
-	@mkdir -p bin
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/shepherd ./cmd/sheepctl ./cmd/shepherd-shim
+	@mkdir -p $(BIN)
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/shepherd ./cmd/sheepctl ./cmd/shepherd-shim
 
 test: ## Set up what the tests need and run all tiers (at most ten minutes)
 	@GO=$(GO) scripts/test
