@@ -82,7 +82,8 @@ func (c *testCluster) serversHealthy() error {
 	})
 }
 
-// restore starts every daemon that does not run, now and when the test ends.
+// restore starts every daemon that does not run. It is for clean-up too, where
+// a Fatal would hide a panic.
 func (c *testCluster) restore(t *testing.T) {
 	t.Helper()
 	for _, h := range c.hosts() {
@@ -90,11 +91,14 @@ func (c *testCluster) restore(t *testing.T) {
 			continue
 		}
 		if err := h.start(); err != nil {
-			t.Fatal(err)
+			t.Error(err)
 		}
 	}
 	if err := c.serversHealthy(); err != nil {
-		t.Fatal(err)
+		t.Error(err)
+	}
+	if err := c.until(20*time.Second, "ready nodes", func(ctx context.Context) error { return c.nodesReady(ctx, len(c.workers)) }); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -51,7 +51,8 @@ func (p *clientProgram) command(stdin string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// try runs the client and returns what it printed and its exit code.
+// try runs the client and returns what it printed and its exit code,
+// -1 when it was not to be started.
 func (p *clientProgram) try(t *testing.T, stdin string, args ...string) (string, int) {
 	t.Helper()
 	cmd := p.command(stdin, args...)
@@ -60,7 +61,7 @@ func (p *clientProgram) try(t *testing.T, stdin string, args ...string) (string,
 	err := p.machine.Run(cmd)
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		t.Fatalf("%s: %v", p.name(args), err)
+		return err.Error(), -1
 	}
 	return out.String(), cmd.ProcessState.ExitCode()
 }
@@ -77,6 +78,16 @@ func (p *clientProgram) run(t *testing.T, args ...string) string {
 		t.Fatalf("%s: exit code %d\n%s", p.name(args), code, out)
 	}
 	return out
+}
+
+// afterwards runs the client when the test has ended, however it has.
+func (p clientProgram) afterwards(t *testing.T, args ...string) {
+	t.Helper()
+	t.Cleanup(func() {
+		if out, code := p.try(t, "", args...); code != 0 {
+			t.Errorf("%s: exit code %d\n%s", p.name(args), code, out)
+		}
+	})
 }
 
 // background is a client that runs on, such as a watch.

@@ -29,7 +29,7 @@ func deploy(t *testing.T, c *testCluster, namespace string, replicas int) *clien
 	p := c.sheepctl(t)
 	p.run(t, "create", "namespace", namespace)
 	p.namespace = namespace
-	t.Cleanup(func() { p.run(t, "delete", "namespace", namespace, "--timeout=60s") })
+	p.afterwards(t, "delete", "namespace", namespace, "--timeout=60s")
 	if out, code := p.try(t, manifest("web", replicas), "apply", "-f", "-"); code != 0 {
 		t.Fatalf("apply: %s", out)
 	}
@@ -161,37 +161,40 @@ func TestPodsServe(t *testing.T) {
 		}
 		return nil
 	})
-	passThrough(t, c, dead)
 	if after := mustRunningPods(t, c, p.namespace); !maps.Equal(before, after) {
 		t.Errorf("pods were %v\nand are %v", before, after)
 	}
 	callAll()
 }
 
-// passThrough uses the cluster at a worker through its agent, whatever server
-// is dead.
-func passThrough(t *testing.T, c *testCluster, dead *host) {
-	t.Run("through the agent", func(t *testing.T) {
-		for _, w := range c.workers {
-			p := c.kubectl(t)
-			p.machine = w.Machine
-			if out := p.run(t, "--server", localPass, "get", "nodes"); !strings.Contains(out, "w1") {
-				t.Errorf("through %s, without %s:\n%s", w.Name, dead.Name, out)
-			}
+// TestPassThrough uses the cluster at a worker, through its agent, while each
+// of the servers is dead in turn: one of them is the one that it used.
+func TestPassThrough(t *testing.T) {
+	c := sharedCluster(t)
+	p := c.kubectl(t)
+	p.machine = c.workers[0].Machine
+	t.Cleanup(func() { c.restore(t) })
+	for _, s := range c.servers {
+		if err := s.kill(); err != nil {
+			t.Fatal(err)
 		}
-	})
+		if out := p.run(t, "--server", localPass, "get", "nodes"); !strings.Contains(out, "w1") {
+			t.Errorf("without %s:\n%s", s.Name, out)
+		}
+		c.restore(t)
+	}
 }
 
 // containerProcesses are the IDs and start times of all processes in the
-// worker's cgroups.
-func containerProcesses(t *testing.T, c *testCluster, w *host) map[int]string {
+// cgroups of the worker's pods, without those of the pod with that UID.
+func containerProcesses(t *testing.T, c *testCluster, w *host, without string) map[int]string {
 	t.Helper()
 	found := map[int]string{}
 	paths, _ := filepath.Glob("/proc/[0-9]*/cgroup") // the pattern is good
 	for _, path := range paths {
 		dir := filepath.Dir(path)
 		groups, err := os.ReadFile(path)
-		if err != nil || !strings.Contains(string(groups), "/"+c.name+"/"+w.Name+"/") {
+		if err != nil || !strings.Contains(string(groups), "/"+c.name+"/"+w.Name+"/") || strings.Contains(string(groups), without) {
 			continue // gone meanwhile, or another's
 		}
 		stat, err := os.ReadFile(filepath.Join(dir, "stat"))
@@ -213,26 +216,27 @@ func TestAgentRestart(t *testing.T) {
 	p := deploy(t, c, "adopt", 4)
 	before := mustRunningPods(t, c, p.namespace)
 	w := c.workers[0]
-	processesBefore := containerProcesses(t, c, w)
-	if len(processesBefore) < 2 {
-		t.Fatalf("%d processes of containers on %s", len(processesBefore), w.Name)
+	victim := ""
+	for name, pod := range before {
+		if pod.node == w.Name {
+			victim = name
+		}
 	}
+	keep := containerProcesses(t, c, w, before[victim].uid)
+	if len(keep) == 0 {
+		t.Fatalf("no processes of containers on %s", w.Name)
+	}
+	t.Cleanup(func() { c.restore(t) })
 	if err := w.kill(); err != nil {
 		t.Fatal(err)
 	}
-	if alone := containerProcesses(t, c, w); !maps.Equal(processesBefore, alone) {
-		t.Errorf("with the agent went processes: %v, now %v", processesBefore, alone)
+	if alone := containerProcesses(t, c, w, before[victim].uid); !maps.Equal(keep, alone) {
+		t.Errorf("without the agent: processes were %v, and are %v", keep, alone)
 	}
 	if err := w.start(); err != nil {
 		t.Fatal(err)
 	}
 	// That it manages pods again shows in one that it removes and one that it starts.
-	victim := ""
-	for name, s := range before {
-		if s.node == w.Name {
-			victim = name
-		}
-	}
 	p.run(t, "delete", "pod", victim, "--timeout=30s")
 	p.run(t, "rollout", "status", "deployment/web", "--timeout=30s")
 	c.await(t, 20*time.Second, "4 pods", func(ctx context.Context) error {
@@ -247,22 +251,11 @@ func TestAgentRestart(t *testing.T) {
 		}
 		return nil
 	})
-	kept := 0
-	after := containerProcesses(t, c, w)
-	for pid, started := range processesBefore {
-		if after[pid] == started {
-			kept++
+	after := containerProcesses(t, c, w, before[victim].uid)
+	for pid, started := range keep {
+		if after[pid] != started {
+			t.Errorf("process %d, started at %s, is gone or another one (%q)", pid, started, after[pid])
 		}
-	}
-	onWorker := 0
-	for _, s := range before {
-		if s.node == w.Name {
-			onWorker++
-		}
-	}
-	// All but those of the deleted pod.
-	if want := len(processesBefore) * (onWorker - 1) / onWorker; kept != want {
-		t.Errorf("%d of %d processes were kept, want %d", kept, len(processesBefore), want)
 	}
 }
 
@@ -284,7 +277,7 @@ func TestPodExits(t *testing.T) {
 	if out, code := p.try(t, exitingPod, "apply", "-f", "-"); code != 0 {
 		t.Fatal(out)
 	}
-	t.Cleanup(func() { p.run(t, "delete", "pod", "exits", "--timeout=30s") })
+	p.afterwards(t, "delete", "pod", "exits", "--timeout=30s")
 	c.await(t, 30*time.Second, "a restart and a wait", func(ctx context.Context) error {
 		pod, err := c.client.CoreV1().Pods("default").Get(ctx, "exits", metav1.GetOptions{})
 		if err != nil {
