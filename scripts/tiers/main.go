@@ -42,7 +42,16 @@ var required = []string{
 	"fsm.TestRefusedCommandsChangeNothing",
 	"fsm.TestHistoryIsExact",
 	"fsm.TestDamagedSnapshotIsRefused",
+	"cluster.TestFaults",
+	"cluster.TestFrozenLeaderReadsNothingOld",
+	"cluster.TestPortChecksRoles",
+	"cmd/shepherd.TestThreeServers",
+	"cmd/shepherd.TestStandalone",
 	"scripts/machines.TestCloseEndsEverything",
+	"scripts/e2e.TestClients",
+	"scripts/e2e.TestDrillKill",
+	"scripts/e2e.TestAgentRestart",
+	"scripts/e2e.TestWorkerLoss",
 }
 
 // allowedSkips may be skipped in CI too, each for a reason that it states.
