@@ -96,17 +96,21 @@ func showLogsOnFailure(t *testing.T, c *testCluster) {
 func (c *testCluster) hosts() []*host { return slices.Concat(c.servers, c.workers) }
 
 func startCluster(workers int) (_ *testCluster, err error) {
-	c := &testCluster{name: fmt.Sprintf("%s%d-%06x", cgroupPrefix, os.Getpid(), rand.Uint32N(1<<24))}
+	c := &testCluster{name: fmt.Sprintf("%s%d-%06x", prefix, os.Getpid(), rand.Uint32N(1<<24))}
 	c.dir = filepath.Join(workDir, c.name)
-	if err := os.Mkdir(c.dir, 0o700); err != nil {
-		return nil, err
-	}
 	if c.lab, err = machines.New(); err != nil {
 		return nil, err
 	}
 	clustersMu.Lock()
+	if cleaning {
+		clustersMu.Unlock()
+		return nil, errors.Join(errors.New("the tests are ending"), c.lab.Close())
+	}
 	clusters = append(clusters, c) // closed by cleanUp if by nobody else
 	clustersMu.Unlock()
+	if err := os.Mkdir(c.dir, 0o700); err != nil {
+		return nil, err
+	}
 	if c.desk, err = c.lab.Add("desk", 100); err != nil {
 		return nil, err
 	}

@@ -20,9 +20,9 @@ import (
 	"time"
 )
 
-// cgroupPrefix begins the names of this package's cgroups; the process ID
-// that follows tells a later run which of them are nobody's.
-const cgroupPrefix = "shepherd-e2e-"
+// prefix begins the names of this package's cgroups and directories; the
+// process ID that follows tells a later run which of them are nobody's.
+const prefix = "shepherd-e2e-"
 
 // webRef is the image of the pods: scripts/webapp and nothing else.
 const webRef = "e2e/web:1"
@@ -38,16 +38,16 @@ func TestMain(m *testing.M) {
 		fmt.Println("skipping all of e2e: making machines and pods needs root")
 		os.Exit(0)
 	}
-	if err := setUp(); err != nil {
-		fmt.Fprintln(os.Stderr, "e2e:", err)
-		os.Exit(errorCode(err, cleanUp()))
-	}
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
 	go func() {
 		<-interrupted
 		os.Exit(errorCode(errors.New("interrupted"), cleanUp()))
 	}()
+	if err := setUp(); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		os.Exit(errorCode(err, cleanUp()))
+	}
 	code := m.Run()
 	if err := cleanUp(); err != nil {
 		code = errorCode(err)
@@ -61,11 +61,11 @@ func errorCode(errs ...error) int {
 }
 
 func setUp() error {
-	if err := sweepCgroups(); err != nil {
+	if err := sweep(); err != nil {
 		return err
 	}
 	var err error
-	if workDir, err = os.MkdirTemp("", "shepherd-e2e"); err != nil {
+	if workDir, err = os.MkdirTemp("", fmt.Sprintf("%s%d-", prefix, os.Getpid())); err != nil {
 		return err
 	}
 	binDir, webImage = filepath.Join(workDir, "bin"), filepath.Join(workDir, "web.tar")
@@ -89,11 +89,13 @@ func setUp() error {
 var (
 	clustersMu sync.Mutex
 	clusters   []*testCluster
+	cleaning   bool // no new ones
 )
 
 // cleanUp ends what still runs, and reports what the host would keep.
 func cleanUp() error {
 	clustersMu.Lock()
+	cleaning = true
 	open := slices.Clone(clusters)
 	clustersMu.Unlock()
 	var errs []error
@@ -138,7 +140,7 @@ func hostFindings() (found []string) {
 			found = append(found, fmt.Sprintf("process %d %s", p.pid, p.command))
 		}
 	}
-	for _, dir := range cgroupDirs(fmt.Sprintf("%s%d-*", cgroupPrefix, os.Getpid())) {
+	for _, dir := range cgroupDirs(fmt.Sprintf("%s%d-*", prefix, os.Getpid())) {
 		found = append(found, "cgroup "+dir)
 	}
 	return found
@@ -165,18 +167,28 @@ func processes(text string) (found []process) {
 	return found
 }
 
-// sweepCgroups removes what runs left that were killed themselves.
-func sweepCgroups() error {
+// sweep removes what runs left that were killed themselves.
+func sweep() error {
 	var errs []error
-	for _, dir := range cgroupDirs(cgroupPrefix + "*") {
-		owner, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), cgroupPrefix), "-")
-		pid, err := strconv.Atoi(owner)
-		if err == nil && pid != os.Getpid() && syscall.Kill(pid, 0) == nil {
-			continue // another run
+	for _, dir := range cgroupDirs(prefix + "*") {
+		if abandoned(dir) {
+			errs = append(errs, removeCgroupTree(dir))
 		}
-		errs = append(errs, removeCgroupTree(dir))
+	}
+	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*")) // the pattern is good
+	for _, dir := range dirs {
+		if abandoned(dir) {
+			errs = append(errs, os.RemoveAll(dir))
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// abandoned says whether the run that made the directory is over.
+func abandoned(dir string) bool {
+	owner, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
+	pid, err := strconv.Atoi(owner)
+	return err == nil && (pid == os.Getpid() || syscall.Kill(pid, 0) != nil)
 }
 
 // cgroupDirs are the roots that match in every hierarchy, of either version.
