@@ -40,7 +40,8 @@ func (n *Node) Transfer(ctx context.Context, name string) error {
 		if _, err := n.links.post(ctx, string(l.address), wire.LinkTransfer, body); err != nil {
 			return fmt.Errorf("transfer: %w", err)
 		}
-		return n.awaitLeader(ctx, func(now raft.ServerID) bool { return now != l.leader })
+		_, err = n.awaitLeader(ctx, func(now *level) bool { return now.leader != l.leader || now.term > l.term })
+		return err
 	}
 }
 
@@ -82,9 +83,17 @@ func (n *Node) transferHere(ctx context.Context, name string) error {
 		candidates = append(candidates, *target)
 	}
 	err = fmt.Errorf("%w: no other voter answers", ErrNoQuorum)
-	for _, c := range candidates {
+	// Under load a target may miss the last entries when it calls its election:
+	// it loses, and this server may win again. So each has a second chance.
+	for _, c := range slices.Repeat(candidates, 2) {
+		term := n.raft.CurrentTerm()
 		if err = n.transferTo(ctx, c); err == nil {
-			return n.awaitLeader(ctx, func(now raft.ServerID) bool { return string(now) != n.cfg.ID })
+			l, waitErr := n.awaitLeader(ctx, func(now *level) bool { return string(now.leader) != n.cfg.ID || now.term > term })
+			if waitErr != nil || string(l.leader) != n.cfg.ID {
+				return waitErr
+			}
+			err = fmt.Errorf("to %s: it lost the election", c.ID)
+			n.logger.Warn("leadership came back after a transfer", "to", string(c.ID), "term", l.term)
 		}
 		if ctx.Err() != nil || n.raft.State() != raft.Leader {
 			break
@@ -142,17 +151,17 @@ func (n *Node) askStatus(ctx context.Context, s raft.Server) (*wire.ServerStatus
 	return call(ctx, n, s.Address, wire.LinkStatus, nil, wire.DecodeServerStatus)
 }
 
-// awaitLeader waits until this server follows a leader that fits.
-func (n *Node) awaitLeader(ctx context.Context, fits func(raft.ServerID) bool) error {
+// awaitLeader waits until this server knows a leader and the level fits.
+func (n *Node) awaitLeader(ctx context.Context, fits func(*level) bool) (*level, error) {
 	for {
 		l := n.level.Load()
 		switch {
-		case l.leader != "" && fits(l.leader):
-			return nil
+		case l.leader != "" && fits(l):
+			return l, nil
 		case n.ctx.Err() != nil:
-			return ErrStopped
+			return nil, ErrStopped
 		case ctx.Err() != nil:
-			return fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
+			return nil, fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
 		}
 		n.await(ctx, l.changed)
 	}
