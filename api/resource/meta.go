@@ -66,7 +66,7 @@ func SetCreated(obj metav1.Object, uid types.UID, now time.Time) {
 func SetDeleted(obj metav1.Object, now time.Time, grace int64) bool {
 	at := metav1.NewTime(now.UTC().Truncate(time.Second).Add(time.Duration(grace) * time.Second))
 	if old := obj.GetDeletionTimestamp(); old != nil {
-		if oldGrace := obj.GetDeletionGracePeriodSeconds(); oldGrace == nil || grace >= *oldGrace || !at.Before(old) {
+		if oldGrace := obj.GetDeletionGracePeriodSeconds(); oldGrace == nil || grace >= *oldGrace || grace > 0 && !at.Before(old) {
 			return false
 		}
 	} else if obj.GetGeneration() > 0 {
