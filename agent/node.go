@@ -41,7 +41,11 @@ func (n *nodeReporter) run(ctx context.Context) {
 		var err error
 		guard(n.logger, "node", func() {
 			err = errors.New("panic")
-			err = n.sync(ctx)
+			for range 3 { // others write the Node too
+				if err = n.sync(ctx); !apierrors.IsConflict(err) {
+					break
+				}
+			}
 		})
 		if err != nil && ctx.Err() == nil {
 			wait = n.again.next()

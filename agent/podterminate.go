@@ -16,6 +16,10 @@ import (
 // orphanGrace is for containers of a pod whose spec nobody knows any more.
 const orphanGrace = 10 * time.Second
 
+// deleteAgain is when an object that is still there, for a finalizer's sake,
+// is deleted once more.
+const deleteAgain = 10 * time.Second
+
 // terminate ends a pod that is being deleted: its containers, then everything
 // else that it has here, then the object itself.
 func (w *podWorker) terminate(ctx context.Context, pod *corev1.Pod) (next time.Duration, done bool) {
@@ -39,6 +43,9 @@ func (w *podWorker) terminate(ctx context.Context, pod *corev1.Pod) (next time.D
 		w.removal.reset()
 		w.sayLast(ctx, pod, final)
 	}
+	if wait := time.Until(w.deleteAt); wait > 0 {
+		return w.afterDeletion(wait)
+	}
 	zero := int64(0)
 	uid := types.UID(w.uid)
 	callCtx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -49,7 +56,8 @@ func (w *podWorker) terminate(ctx context.Context, pod *corev1.Pod) (next time.D
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		// Gone, or another pod has its name by now. With a finalizer it is
 		// still there, and this worker has nothing more to do about it.
-		return w.afterDeletion(ctx, pod)
+		w.deleteAt = time.Now().Add(deleteAgain)
+		return w.afterDeletion(deleteAgain)
 	}
 	if ctx.Err() == nil {
 		w.m.logger.Warn("deletion not finished, trying again", "pod", pod.Namespace+"/"+pod.Name, "error", err)
@@ -59,10 +67,10 @@ func (w *podWorker) terminate(ctx context.Context, pod *corev1.Pod) (next time.D
 
 // afterDeletion ends the worker once the source no longer has the pod. Until
 // the watch has said so, a worker for a pod that is wanted would be made anew.
-func (w *podWorker) afterDeletion(_ context.Context, _ *corev1.Pod) (time.Duration, bool) {
+func (w *podWorker) afterDeletion(wait time.Duration) (time.Duration, bool) {
 	pods, _ := w.m.source.snapshot()
 	_, listed := pods[types.UID(w.uid)]
-	return 10 * time.Second, !listed
+	return wait, !listed
 }
 
 // sayLast reports how the containers ended, before the object goes. It is

@@ -42,8 +42,9 @@ type podWorker struct {
 	sandbox    retry
 	sandboxAt  time.Time
 	removal    retry
-	removed    bool // nothing of the pod is left on this machine
-	killed     bool // Killing was reported
+	removed    bool      // nothing of the pod is left on this machine
+	deleteAt   time.Time // not to be deleted from the server again before
+	killed     bool      // Killing was reported
 	failReason string
 	failText   string
 }
