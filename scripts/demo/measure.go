@@ -49,7 +49,7 @@ func rss(pid int) (int, error) {
 	for line := range bytes.Lines(status) {
 		if f := strings.Fields(string(line)); len(f) == 3 && f[0] == "VmRSS:" {
 			kb, err := strconv.Atoi(f[1])
-			return kb / 1000, err
+			return (kb*1024 + 500_000) / 1_000_000, err // the kernel's kB are of 1024 bytes
 		}
 	}
 	return 0, fmt.Errorf("process %d has no VmRSS", pid)
@@ -84,8 +84,11 @@ func (d *demo) killRepeatedly(ctx context.Context) error {
 	}
 	slices.Sort(gaps)
 	d.results.add(fmt.Sprintf("kill -9 of the leader, %d times: gap p50 / p90 / max", len(gaps)), "%d / %d / %d ms",
-		gaps[len(gaps)/2], gaps[len(gaps)*9/10], gaps[len(gaps)-1])
+		quantile(gaps, 50), quantile(gaps, 90), gaps[len(gaps)-1])
 	d.results.add("all samples, ms", "%s", strings.Trim(fmt.Sprint(gaps), "[]"))
 	d.results.add("acknowledged writes lost or doubled, pods restarted", "0, 0")
 	return nil
 }
+
+// quantile is the smallest sample that q percent of the sorted ones do not exceed.
+func quantile(sorted []int, q int) int { return sorted[(len(sorted)*q+99)/100-1] }

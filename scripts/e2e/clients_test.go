@@ -112,6 +112,11 @@ func driveClient(t *testing.T, c *testCluster, p *clientProgram, namespace strin
 		{args: "label deploy web tier-", want: []string{"web"}},
 		{args: "get deploy -l tier", want: []string{"No resources found"}},
 	})
+	p.steps(t, []step{ // the README's quick start
+		{args: "create deployment quick --image=" + webRef + " --replicas=2", want: []string{"deployment.apps/quick created"}},
+		{args: "rollout status deployment/quick --timeout=30s", want: []string{"successfully rolled out"}},
+		{args: "delete deployment quick", want: []string{`"quick" deleted`}},
+	})
 	followLogs(t, c, p)
 	watchConfigMaps(t, p)
 	p.steps(t, []step{
