@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/shepherd-project/shepherd/agent/network"
-	"github.com/shepherd-project/shepherd/agent/runtime"
+	"github.com/shepherd-project/shepherd/agent"
 	"github.com/shepherd-project/shepherd/cluster"
 )
 
@@ -22,31 +20,10 @@ func cleanup(ctx context.Context, s *settings, logger hclog.Logger) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	shim := s.agent.ShimPath
-	if shim == "" {
-		self, err := os.Executable()
-		if err != nil {
-			return fmt.Errorf("find shepherd-shim: %w", err)
-		}
-		shim = filepath.Join(filepath.Dir(self), "shepherd-shim")
-	}
-	rc := runtime.DefaultConfig()
-	rc.RunDir, rc.DataDir, rc.ShimPath, rc.Logger = s.RunDir, s.DataDir, shim, logger
-	rc.CgroupRoot = strings.TrimPrefix(s.CgroupRoot, "/")
-	r, err := runtime.New(rc)
-	if err != nil {
+	cfg := s.agent
+	cfg.NodeName, cfg.DataDir, cfg.RunDir, cfg.CgroupRoot, cfg.Logger = s.NodeName, s.DataDir, s.RunDir, s.CgroupRoot, logger
+	if err := agent.Cleanup(ctx, cfg); err != nil {
 		return err
-	}
-	defer func() { err = errors.Join(err, r.Close()) }()
-	if err := r.Cleanup(ctx); err != nil {
-		return fmt.Errorf("stop the pods: %w", err)
-	}
-	n, err := network.New(network.Config{RunDir: s.RunDir, NodeName: s.NodeName, Logger: logger})
-	if err != nil {
-		return err
-	}
-	if err := n.Cleanup(ctx); err != nil {
-		return fmt.Errorf("remove the pods' network: %w", err)
 	}
 	logger.Info("all pods of this machine are stopped")
 	return nil
