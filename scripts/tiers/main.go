@@ -48,6 +48,7 @@ var required = []string{
 	"cmd/shepherd.TestThreeServers",
 	"cmd/shepherd.TestStandalone",
 	"scripts/machines.TestCloseEndsEverything",
+	"scripts/e2e.TestCleanup",
 	"scripts/e2e.TestClients",
 	"scripts/e2e.TestDrillKill",
 	"scripts/e2e.TestAgentRestart",
