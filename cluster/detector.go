@@ -56,6 +56,8 @@ type detector struct {
 
 	mu     sync.Mutex
 	peers  map[raft.ServerID]*peer
+	sent   uint64        // reports
+	stall  time.Time     // when this process last began to run again
 	elect  string        // the server that this one wants to lead, "" for none
 	losing bool          // this server has lost its leader
 	change chan struct{} // closed at the next change of a peer's state
@@ -70,7 +72,7 @@ type peer struct {
 
 	state       peerState
 	refused     bool      // by the last dial
-	heard       time.Time // the last answer
+	heard       time.Time // the last answer, or when this process last stood still
 	incarnation string    // of the last answer
 
 	report   *wire.WatchReport // the last one from it, in either direction
@@ -181,6 +183,9 @@ func (d *detector) answered(p *peer, r *wire.WatchReport) {
 func (d *detector) learn(r *wire.WatchReport) {
 	d.mu.Lock()
 	p := d.peers[raft.ServerID(r.ID)]
+	if p != nil && p.report != nil && p.report.Incarnation == r.Incarnation && r.Sequence < p.report.Sequence {
+		p = nil // a newer one has overtaken it
+	}
 	news := p != nil && (p.report == nil || differs(p.report, r))
 	if p != nil {
 		p.report, p.reported = r, time.Now()
@@ -213,7 +218,8 @@ func (d *detector) report() *wire.WatchReport {
 	contact := n.raft.LastContact()
 	now := time.Now()
 	d.mu.Lock()
-	r.Elect = d.elect
+	d.sent++
+	r.Sequence, r.Elect = d.sent, d.elect
 	lost := d.losing
 	for _, p := range sortedPeers(d.peers) {
 		if p.state == peerUnknown {
@@ -245,6 +251,23 @@ func (p *peer) hears(now time.Time, silence time.Duration, leads bool, contact t
 		}
 	}
 	return leads && now.Sub(contact) < silence/2 // it heartbeats three times in that
+}
+
+// excuse takes back what silence would mean: this process stood still itself
+// for that long, and may not have read what came.
+func (d *detector) excuse(stood time.Duration) {
+	now := time.Now()
+	d.mu.Lock()
+	again := now.Sub(d.stall) < stood/2 // each conversation notices
+	d.stall = now
+	for _, p := range d.peers {
+		p.heard = now
+	}
+	d.mu.Unlock()
+	if !again {
+		d.node.metrics.stalls.Inc()
+		d.logger.Warn("this server stood still", "for", stood.Round(time.Millisecond))
+	}
 }
 
 // down is what the gate asks: whether entries for the peer cannot arrive.

@@ -16,10 +16,11 @@ import (
 // until another one leads, or it is back.
 type matter struct {
 	lostLeader
-	since  time.Time
-	agreed time.Time // when a majority first had lost it
-	fired  bool
-	last   verdict
+	since   time.Time
+	agreed  time.Time // when a majority first had lost it, or the last election since has begun
+	highest uint64    // the highest term that anybody has reported since
+	fired   bool
+	last    verdict
 }
 
 // run judges whenever something has changed.
@@ -41,6 +42,8 @@ func (d *detector) run(elect func(context.Context, raft.ServerID, raft.ServerAdd
 			if until := d.consider(m, elect); !until.IsZero() {
 				again = min(again, max(time.Until(until), time.Millisecond))
 			}
+		} else if d.doubts(l.leader) {
+			again = min(again, n.timing.Ping) // Raft hears it, and nobody would say when it no longer does
 		}
 		timer := time.NewTimer(again)
 		select {
@@ -51,6 +54,14 @@ func (d *detector) run(elect func(context.Context, raft.ServerID, raft.ServerAdd
 		}
 		timer.Stop()
 	}
+}
+
+// doubts reports whether a peer that was heard does not answer pings now.
+func (d *detector) doubts(id raft.ServerID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.peers[id]
+	return p != nil && (p.state == peerDoubted || p.state == peerSilent)
 }
 
 // incarnationOf is the peer's incarnation if it is there, else "".
@@ -136,6 +147,7 @@ func (d *detector) tell(elect string, losing bool) {
 // judge again, if nothing else happens.
 func (d *detector) consider(m *matter, elect func(context.Context, raft.ServerID, raft.ServerAddress, func() bool) error) (again time.Time) {
 	s := d.scene(m)
+	d.restartClock(m, s)
 	v := judge(s)
 	if v.agreed && m.agreed.IsZero() {
 		m.agreed = s.now
@@ -156,7 +168,9 @@ func (d *detector) consider(m *matter, elect func(context.Context, raft.ServerID
 	ctx, cancel := context.WithTimeout(n.ctx, n.timing.Patience)
 	defer cancel()
 	err := elect(ctx, raft.ServerID(n.cfg.ID), raft.ServerAddress(n.cfg.Address), func() bool {
-		return n.raft.State() == raft.Follower && n.raft.CurrentTerm() == s.term && n.isVoter()
+		_, leader := n.raft.LeaderWithID()
+		return n.raft.State() == raft.Follower && n.raft.CurrentTerm() == s.term && n.isVoter() &&
+			(leader == "" || string(leader) == m.id)
 	})
 	m.fired = !errors.Is(err, errNotNow) // else Raft may have taken it
 	if err != nil {
@@ -166,6 +180,29 @@ func (d *detector) consider(m *matter, elect func(context.Context, raft.ServerID
 	}
 	d.tell("", true) // that this server is a candidate now
 	return time.Time{}
+}
+
+// restartClock gives an election that has just begun its time, and everybody
+// if this process stood still.
+func (d *detector) restartClock(m *matter, s *scene) {
+	highest := s.term
+	for _, t := range s.others {
+		highest = max(highest, t.term)
+	}
+	d.mu.Lock()
+	stall := d.stall
+	d.mu.Unlock()
+	if m.agreed.IsZero() {
+		m.highest = highest
+		return
+	}
+	if highest > m.highest {
+		m.highest, m.agreed = highest, s.now
+	}
+	if stall.After(m.agreed) {
+		m.agreed = stall
+	}
+	s.agreed = m.agreed
 }
 
 // scene collects what a verdict depends on.

@@ -70,7 +70,7 @@ func (d *detector) lost(p *peer, err error) {
 	case refused:
 		d.set(p, peerDead, err.Error())
 	case was == peerDead:
-	case quiet >= d.node.timing.Silence:
+	case was != peerUp && quiet >= d.node.timing.Silence, errors.Is(err, errSilent):
 		d.set(p, peerSilent, err.Error())
 	case was == peerUp:
 		d.set(p, peerDoubted, err.Error())
@@ -135,7 +135,7 @@ func (d *detector) ping(ctx context.Context, p *peer, conn net.Conn, broken <-ch
 	tick := time.NewTicker(t.Ping)
 	defer tick.Stop()
 	last := time.Now()
-	since := last // when the peer was last there, or could not have been heard
+	begun := last
 	for {
 		if err := conn.SetWriteDeadline(time.Now().Add(t.Silence)); err != nil {
 			return err
@@ -153,19 +153,14 @@ func (d *detector) ping(ctx context.Context, p *peer, conn net.Conn, broken <-ch
 		}
 		now := time.Now()
 		if now.Sub(last) > t.Silence/2 {
-			// This process stood still itself: it may not have read what came.
-			since = now
-			d.node.metrics.stalls.Inc()
-			d.logger.Warn("this server stood still", "for", now.Sub(last).Round(time.Millisecond))
+			d.excuse(now.Sub(last))
 		}
 		last = now
 		d.mu.Lock()
-		if p.heard.After(since) {
-			since = p.heard
-		}
+		quiet := now.Sub(p.heard)
 		d.mu.Unlock()
-		if now.Sub(since) >= t.Silence {
-			return fmt.Errorf("%w for %v", errSilent, now.Sub(since).Round(time.Millisecond))
+		if quiet = min(quiet, now.Sub(begun)); quiet >= t.Silence {
+			return fmt.Errorf("%w for %v", errSilent, quiet.Round(time.Millisecond))
 		}
 	}
 }

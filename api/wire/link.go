@@ -154,6 +154,7 @@ func EncodeWatchReport(r *WatchReport) []byte {
 		one.bool(3, p.Heard)
 		e.item(8, one.b)
 	}
+	e.uint(9, r.Sequence)
 	return e.b
 }
 
@@ -173,6 +174,7 @@ func DecodeWatchReport(b []byte) (*WatchReport, error) {
 			r.Peers = append(r.Peers, p)
 			return nil
 		},
+		9: &r.Sequence,
 	}))
 }
 

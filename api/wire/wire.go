@@ -280,6 +280,9 @@ type WatchReport struct {
 	// leader of Term is lost; "" if none.
 	Elect string
 	Peers []PeerView
+	// Sequence grows with each report of one incarnation: reports travel on two
+	// connections, and an older one may arrive later.
+	Sequence uint64
 }
 
 // PeerView is whether a server hears another one. A peer that it never heard is

@@ -89,17 +89,44 @@ func (b *bench) run(fault string, times int) (err error) {
 	}
 	var gaps []time.Duration
 	for i := range times {
+		machine := watchMachine()
 		gap, err := b.lose(ctx, fault, i)
+		stood := machine()
 		if err != nil {
 			return fmt.Errorf("time %d: %w", i+1, err)
 		}
-		fmt.Printf("%d ms\n", gap.Milliseconds())
+		fmt.Printf("%d ms (this program itself stood still for %d ms at most)\n", gap.Milliseconds(), stood.Milliseconds())
 		gaps = append(gaps, gap)
 	}
 	slices.Sort(gaps)
 	fmt.Printf("%s of the leader, %d times: p50 %d, p90 %d, max %d ms without an acknowledgement; %d writes acknowledged\n", fault, times,
 		gaps[len(gaps)/2].Milliseconds(), gaps[len(gaps)*9/10].Milliseconds(), gaps[len(gaps)-1].Milliseconds(), len(b.acked))
 	return b.check(ctx)
+}
+
+// watchMachine finds out for how long an idle process gets no time to run: what
+// no server can be quicker than. The function that it returns ends it.
+func watchMachine() func() time.Duration {
+	stop, longest := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		last, most := time.Now(), time.Duration(0)
+		for {
+			select {
+			case <-tick.C:
+				now := time.Now()
+				last, most = now, max(most, now.Sub(last)-5*time.Millisecond)
+			case <-stop:
+				longest <- most
+				return
+			}
+		}
+	}()
+	return func() time.Duration {
+		close(stop)
+		return <-longest
+	}
 }
 
 func (b *bench) startAll(ctx context.Context) error {
