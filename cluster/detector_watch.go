@@ -80,7 +80,6 @@ func (d *detector) lost(p *peer, err error) {
 // converse opens a connection and sends pings on it until it breaks or the peer
 // has been silent for too long. It reports whether the peer ever answered.
 func (d *detector) converse(ctx context.Context, p *peer) (answered bool, err error) {
-	t := &d.node.timing
 	opening, cancel := context.WithTimeout(ctx, d.patience(p))
 	defer cancel()
 	conn, err := d.node.cfg.DialLink(opening, string(p.address))
@@ -103,17 +102,21 @@ func (d *detector) converse(ctx context.Context, p *peer) (answered bool, err er
 		return false, err
 	}
 	broken := make(chan error, 1)
-	first := make(chan struct{})
-	if !d.node.tasks.run(func() { broken <- d.readAnswers(p, in, first) }) {
+	first, ended := make(chan struct{}), make(chan struct{})
+	if !d.node.tasks.run(func() {
+		defer close(ended)
+		broken <- d.readAnswers(p, in, first)
+	}) {
 		return false, ErrStopped
 	}
 	err = d.ping(ctx, p, conn, broken)
-	_ = conn.Close() // ends the reader
+	_ = conn.Close() // ends the reader, whose last answer must not come after the conclusion
+	<-ended
 	select {
 	case <-first:
 		return true, err
 	default:
-		return false, fmt.Errorf("before the first answer within %v: %w", t.Silence, err)
+		return false, fmt.Errorf("before the first answer: %w", err)
 	}
 }
 
