@@ -46,13 +46,22 @@ func TestThreeServersElectForwardAndRead(t *testing.T) {
 // linearizable, that what was acknowledged is there once, and that all
 // replicas agree in the end. A goroutine that outlives the nodes fails it too.
 func TestFaults(t *testing.T) {
-	for i := range *simSeeds {
+	testFaults(t, 3, *simSeeds)
+}
+
+// TestFaultsOfFive is the same for five servers, for fewer seeds: it takes longer.
+func TestFaultsOfFive(t *testing.T) {
+	testFaults(t, 5, (*simSeeds+5)/6)
+}
+
+func testFaults(t *testing.T, size, seeds int) {
+	for i := range seeds {
 		seed := *simFirst + int64(i)
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rec := &recorder{appended: make(map[string]bool)}
 			var list string
 			synctest.Test(t, func(t *testing.T) {
-				list = runFaults(t, seed, rec)
+				list = runFaults(t, seed, size, rec)
 			})
 			if len(rec.ops) < 50 {
 				t.Errorf("only %d operations: the cluster hardly worked", len(rec.ops))
@@ -62,8 +71,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-func runFaults(t *testing.T, seed int64, rec *recorder) (list string) {
-	c := newSimCluster(t, seed, 3, func(cfg *Config) {
+func runFaults(t *testing.T, seed int64, size int, rec *recorder) (list string) {
+	c := newSimCluster(t, seed, size, func(cfg *Config) {
 		cfg.SnapshotThreshold, cfg.TrailingLogs = 64, 32 // restarts read snapshots, laggards get them
 		cfg.Timing.Snapshot = 2 * time.Second
 	})
@@ -94,7 +103,7 @@ func faults(c *simCluster, rng *rand.Rand, d time.Duration) {
 			victim = l
 		}
 		other := c.hosts[rng.Intn(len(c.hosts))]
-		switch rng.Intn(10) {
+		switch rng.Intn(12) {
 		case 0, 1:
 			c.net.isolate(victim.addr, c.addrs(), true)
 		case 2:
@@ -121,6 +130,13 @@ func faults(c *simCluster, rng *rand.Rand, d time.Duration) {
 					n.logger.Debug("transfer", "error", err)
 				}
 				cancel()
+			}
+		case 8: // one server alone loses its connections to another
+			if victim != other {
+				c.net.refuse("link", other.addr, victim.addr)
+				if rng.Intn(2) == 0 {
+					c.net.refuse("raft", victim.addr, other.addr)
+				}
 			}
 		default:
 			c.net.heal()

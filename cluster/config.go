@@ -35,6 +35,11 @@ type Timing struct {
 	Status  time.Duration // bound of asking the members for their state
 
 	Snapshot time.Duration // how often to look whether the log should be compacted
+
+	Ping     time.Duration // how often the failure detector asks each peer whether it is there
+	Silence  time.Duration // a peer that has not answered for that long is lost
+	Standby  time.Duration // how long the next in rank waits for the first to stand for election
+	Patience time.Duration // and how long for an election that has begun
 }
 
 // Config is what a Node needs. Fields without a default must be set.
@@ -86,6 +91,10 @@ type Config struct {
 	Snapshots raft.SnapshotStore
 
 	Timing Timing
+	// FailureDetector calls an election as soon as a majority has lost the
+	// leader, instead of waiting for Timing.Heartbeat. It needs a Transport
+	// made by NewTransport.
+	FailureDetector bool
 	// MaxBatch and MaxBatchBytes bound the commands in one log entry.
 	MaxBatch      int
 	MaxBatchBytes int
@@ -119,6 +128,10 @@ func DefaultTiming() Timing {
 		Promote:     50 * time.Millisecond,
 		Status:      time.Second,
 		Snapshot:    30 * time.Second,
+		Ping:        25 * time.Millisecond,
+		Silence:     300 * time.Millisecond,
+		Standby:     60 * time.Millisecond,
+		Patience:    500 * time.Millisecond,
 	}
 }
 
@@ -126,6 +139,7 @@ func DefaultTiming() Timing {
 func DefaultConfig() Config {
 	return Config{
 		Timing:            DefaultTiming(),
+		FailureDetector:   true,
 		MaxBatch:          512,
 		MaxBatchBytes:     512 << 10,
 		MaxPending:        16384,
@@ -154,6 +168,7 @@ func (t *Timing) durations() []namedDuration {
 		{"heartbeat", &t.Heartbeat}, {"election", &t.Election}, {"leaderLease", &t.LeaderLease}, {"commit", &t.Commit},
 		{"transport", &t.Transport}, {"forward", &t.Forward}, {"propose", &t.Propose}, {"read", &t.Read},
 		{"round", &t.Round}, {"promote", &t.Promote}, {"status", &t.Status}, {"snapshot", &t.Snapshot},
+		{"ping", &t.Ping}, {"silence", &t.Silence}, {"standby", &t.Standby}, {"patience", &t.Patience},
 	}
 }
 
@@ -173,6 +188,9 @@ func (t *Timing) Validate() error {
 	}
 	if t.Election < t.Heartbeat {
 		errs = append(errs, fmt.Errorf("timing election %v is shorter than heartbeat %v", t.Election, t.Heartbeat))
+	}
+	if t.Silence < 4*t.Ping {
+		errs = append(errs, fmt.Errorf("timing silence %v is less than four times ping %v", t.Silence, t.Ping))
 	}
 	return errors.Join(errs...)
 }

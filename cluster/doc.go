@@ -16,7 +16,8 @@
 //
 // Servers talk over two protocols: Raft's own, through the raft.Transport that
 // the caller passes in, and links (HTTP/2, one connection for each peer) over
-// the caller's dialer and listener. Nothing here opens a socket by itself, so
+// the caller's dialer and listener. A second link to each peer carries nothing
+// but the failure detector's pings; see detector.go for what they decide. Nothing here opens a socket by itself, so
 // that whole clusters run inside testing/synctest.
 //
 // Nothing here trusts a clock or a lease for safety: elections may be forced at

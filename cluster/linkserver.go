@@ -20,6 +20,7 @@ import (
 func (n *Node) newLinkServer() *http.Server {
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)
+	protocols.SetHTTP1(true) // for what upgrades
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+wire.LinkForward, n.linkForward)
 	mux.HandleFunc("POST "+wire.LinkReadIndex, n.linkReadIndex)
@@ -28,6 +29,7 @@ func (n *Node) newLinkServer() *http.Server {
 	mux.HandleFunc("POST "+wire.LinkAges, n.linkAges)
 	mux.HandleFunc("POST "+wire.LinkStatus, n.linkStatus)
 	mux.HandleFunc("POST "+wire.LinkTransfer, n.linkTransfer)
+	mux.HandleFunc("GET "+wire.LinkWatch, n.linkWatch)
 	if n.cfg.LinkHandler != nil {
 		mux.Handle("/", n.cfg.LinkHandler)
 	}

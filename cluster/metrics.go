@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +20,10 @@ type metrics struct {
 	heartbeats    *prometheus.CounterVec
 	commits       *prometheus.HistogramVec
 	batchSize     prometheus.Histogram
+	peerChanges   *prometheus.CounterVec
+	leaderLosses  *prometheus.CounterVec
+	decisions     *prometheus.CounterVec
+	stalls        prometheus.Counter
 }
 
 func newMetrics(n *Node) (*metrics, error) {
@@ -45,6 +50,7 @@ func newMetrics(n *Node) (*metrics, error) {
 		Name: "shepherd_batch_commands", Help: "Commands in one log entry.", Buckets: prometheus.ExponentialBuckets(1, 2, 10),
 	})
 	m.all = append(m.all, m.heartbeats, m.commits, m.batchSize)
+	m.addDetector(n)
 	gauge("shepherd_applied_index", "Last log entry applied to the state.", func() float64 { return float64(n.store.Applied()) })
 	gauge("shepherd_commit_index", "Last log entry known to be committed.", func() float64 { return float64(n.raft.CommitIndex()) })
 	gauge("shepherd_last_index", "Last log entry on disk.", func() float64 { return float64(n.raft.LastIndex()) })
@@ -53,6 +59,35 @@ func newMetrics(n *Node) (*metrics, error) {
 	gauge("shepherd_is_leader", "1 if this server leads with its state complete.", func() float64 { return truth(n.level.Load().leading) })
 	gauge("shepherd_has_leader", "1 if this server knows a leader.", func() float64 { return truth(n.level.Load().leader != "") })
 	return m, m.register()
+}
+
+// addDetector adds what the failure detector counts.
+func (m *metrics) addDetector(n *Node) {
+	vector := func(name, help, label string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+		m.all = append(m.all, c)
+		return c
+	}
+	m.peerChanges = vector("shepherd_detector_peer_changes_total", "What became of peers: up, doubted, dead, silent or restarted.", "state")
+	m.leaderLosses = vector("shepherd_detector_leader_losses_total", "How often this server lost its leader, by reason.", "reason")
+	m.decisions = vector("shepherd_detector_decisions_total", "What this server decided about lost leaders.", "decision")
+	m.stalls = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "shepherd_detector_stalls_total", Help: "How often this process stood still for so long that silence of its peers meant nothing.",
+	})
+	m.all = append(m.all, m.stalls)
+	t, ok := n.cfg.Transport.(*Transport)
+	if !ok {
+		return
+	}
+	for name, f := range map[string]struct {
+		help  string
+		value *atomic.Uint64
+	}{
+		"shepherd_vote_retries_total": {"Requests for votes that were sent again.", &t.voteRetries},
+		"shepherd_entries_held_total": {"How often entries for a peer that is down were held back.", &t.holds},
+	} {
+		m.all = append(m.all, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: f.help}, func() float64 { return float64(f.value.Load()) }))
+	}
 }
 
 func truth(b bool) float64 {

@@ -31,6 +31,7 @@ type Node struct {
 	reads    *rounds // of this replica, whoever leads
 	confirms *rounds // of the leader
 	links    *links
+	detector *detector
 	linkSrv  *http.Server
 	live     *liveness
 	metrics  *metrics
@@ -88,6 +89,7 @@ func (n *Node) start() (err error) {
 	if n.metrics, err = newMetrics(n); err != nil {
 		return err
 	}
+	n.detector = newDetector(n)
 	rc := n.cfg.raftConfig(n.timing)
 	n.raft, err = raft.NewRaft(rc, n.store, n.files.log, n.files.stable, n.files.snapshots, n.cfg.Transport)
 	if err != nil {
@@ -99,6 +101,7 @@ func (n *Node) start() (err error) {
 	n.tasks.run(n.promoteLoop)
 	n.tasks.run(n.keepClock)
 	n.tasks.run(n.catchUp)
+	n.startDetector()
 	go n.watchStore() // not a task: it may stop the node, which waits for tasks
 	return nil
 }

@@ -23,13 +23,14 @@ type simNet struct {
 	listeners map[string]*simListener // "protocol host"
 	blocked   map[[2]string]bool      // direction from, to
 	delay     map[[2]string]time.Duration
+	refused   map[[3]string]bool // protocol, from, to
 	halves    map[*simHalf]struct{}
 }
 
 func newSimNet(seed int64) *simNet {
 	return &simNet{
 		rng: rand.New(rand.NewSource(seed)), listeners: make(map[string]*simListener),
-		blocked: make(map[[2]string]bool), delay: make(map[[2]string]time.Duration), halves: make(map[*simHalf]struct{}),
+		blocked: make(map[[2]string]bool), delay: make(map[[2]string]time.Duration), refused: make(map[[3]string]bool), halves: make(map[*simHalf]struct{}),
 	}
 }
 
@@ -63,8 +64,20 @@ func (s *simNet) heal() {
 	s.mu.Lock()
 	clear(s.blocked)
 	clear(s.delay)
+	clear(s.refused)
 	s.mu.Unlock()
 	s.wake()
+}
+
+// refuse resets a host's connections of one protocol to another one and refuses
+// new ones, as a firewall does.
+func (s *simNet) refuse(protocol, from, to string) {
+	s.mu.Lock()
+	s.refused[[3]string{protocol, from, to}] = true
+	s.mu.Unlock()
+	s.resetWhere(func(h *simHalf) bool {
+		return h.protocol == protocol && (h.opener == from && h.other() == to)
+	})
 }
 
 // crash resets every connection of a host and stops its listeners.
@@ -75,9 +88,15 @@ func (s *simNet) crash(host string) {
 			l.closeLocked()
 		}
 	}
+	s.mu.Unlock()
+	s.resetWhere(func(h *simHalf) bool { return h.from == host || h.to == host })
+}
+
+func (s *simNet) resetWhere(which func(*simHalf) bool) {
+	s.mu.Lock()
 	var mine []*simHalf
 	for h := range s.halves {
-		if h.from == host || h.to == host {
+		if which(h) {
 			mine = append(mine, h)
 		}
 	}
@@ -145,10 +164,11 @@ func (s *simNet) dial(ctx context.Context, protocol, from, to string) (net.Conn,
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.listeners[protocol+" "+to]
-	if l == nil || l.closed {
+	if l == nil || l.closed || s.refused[[3]string{protocol, from, to}] {
 		return nil, fmt.Errorf("dial %s: %w", to, syscall.ECONNREFUSED)
 	}
 	there, back := s.halfLocked(from, to), s.halfLocked(to, from)
+	there.protocol, back.protocol, there.opener, back.opener = protocol, protocol, from, from
 	select {
 	case l.conns <- &simConn{in: there, out: back, local: to, remote: from}:
 		return &simConn{in: back, out: there, local: from, remote: to}, nil
@@ -219,6 +239,8 @@ type simChunk struct {
 type simHalf struct {
 	net      *simNet
 	from, to string
+	protocol string
+	opener   string // who dialled
 
 	mu       sync.Mutex
 	chunks   []simChunk
@@ -228,6 +250,14 @@ type simHalf struct {
 	reset    bool
 	deadline time.Time
 	wakeup   chan struct{}
+}
+
+// other is the host that did not dial.
+func (h *simHalf) other() string {
+	if h.from == h.opener {
+		return h.to
+	}
+	return h.from
 }
 
 func (h *simHalf) wakeLocked() {

@@ -3,6 +3,8 @@ package cluster
 import (
 	"fmt"
 	"net"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -20,7 +22,7 @@ func NewTransport(layer raft.StreamLayer, timeout time.Duration, logger hclog.Lo
 		logger = hclog.NewNullLogger()
 	}
 	tracked := &trackedLayer{StreamLayer: layer, open: newConnSet()}
-	return &Transport{
+	t := &Transport{
 		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 			Stream:                  tracked,
 			MaxPool:                 maxPool,
@@ -28,17 +30,37 @@ func NewTransport(layer raft.StreamLayer, timeout time.Duration, logger hclog.Lo
 			Logger:                  logger.Named("raft-net"),
 			MsgpackUseNewTimeFormat: true,
 		}),
-		layer: tracked,
+		layer:    tracked,
+		timeout:  timeout,
+		calls:    make(chan raft.RPC),
+		closed:   make(chan struct{}),
+		failures: make(map[raft.ServerID]*failing),
 	}
+	t.wg.Go(t.forward)
+	return t
 }
 
 // Transport is Raft's network transport, pre-vote included: whoever wraps a
 // transport must keep the RequestPreVote method, or Raft turns pre-vote off
 // without a word. It is the seam for what must sit between Raft and the
-// network: holding back entries for a peer that is down, retrying votes.
+// network: holding back entries for a peer that is down, retrying votes,
+// telling the local Raft to stand for election.
 type Transport struct {
 	*raft.NetworkTransport
-	layer *trackedLayer
+	layer   *trackedLayer
+	timeout time.Duration
+
+	calls  chan raft.RPC // to the local Raft
+	closed chan struct{}
+	once   sync.Once
+	wg     sync.WaitGroup
+
+	gate        atomic.Pointer[appendGate]
+	voteRetries atomic.Uint64
+	holds       atomic.Uint64
+
+	mu       sync.Mutex
+	failures map[raft.ServerID]*failing // peers that entries did not reach
 }
 
 var (
@@ -49,9 +71,11 @@ var (
 
 // Close closes the transport, its layer and all connections.
 func (t *Transport) Close() error {
+	t.once.Do(func() { close(t.closed) })
 	t.CloseStreams()
 	err := t.NetworkTransport.Close()
 	t.layer.open.closeAll()
+	t.wg.Wait()
 	if err != nil {
 		return fmt.Errorf("close raft transport: %w", err)
 	}

@@ -137,6 +137,47 @@ func DecodeTransferRequest(b []byte) (*TransferRequest, error) {
 	return r, decode(b, MaxSmall, into(map[protowire.Number]any{1: &r.Name}))
 }
 
+// EncodeWatchReport returns the binary form of r.
+func EncodeWatchReport(r *WatchReport) []byte {
+	e := newEncoder(128 + 80*len(r.Peers))
+	e.string(1, r.ID)
+	e.string(2, r.Incarnation)
+	e.uint(3, r.Term)
+	e.uint(4, r.State)
+	e.uint(5, r.LastTerm)
+	e.uint(6, r.LastIndex)
+	e.string(7, r.Elect)
+	for _, p := range r.Peers {
+		one := encoder{}
+		one.string(1, p.ID)
+		one.string(2, p.Incarnation)
+		one.bool(3, p.Heard)
+		e.item(8, one.b)
+	}
+	e.uint(9, r.Sequence)
+	return e.b
+}
+
+// DecodeWatchReport is the reverse of EncodeWatchReport.
+func DecodeWatchReport(b []byte) (*WatchReport, error) {
+	r := &WatchReport{}
+	return r, decode(b, MaxReport, into(map[protowire.Number]any{
+		1: &r.ID, 2: &r.Incarnation, 3: &r.Term, 4: &r.State, 5: &r.LastTerm, 6: &r.LastIndex, 7: &r.Elect,
+		8: func(v []byte) error {
+			var p PeerView
+			if err := fields(v, into(map[protowire.Number]any{1: &p.ID, 2: &p.Incarnation, 3: &p.Heard})); err != nil {
+				return err
+			}
+			if p.ID == "" {
+				return malformed("view of a peer without an ID")
+			}
+			r.Peers = append(r.Peers, p)
+			return nil
+		},
+		9: &r.Sequence,
+	}))
+}
+
 func (e *encoder) ages(n protowire.Number, ages []Age) {
 	for _, a := range ages {
 		one := encoder{}

@@ -58,7 +58,13 @@ const (
 	LinkAges      = "/link/v1/ages"
 	LinkStatus    = "/link/v1/status"
 	LinkTransfer  = "/link/v1/transfer"
+	// LinkWatch is upgraded to a stream of WatchReports in both directions:
+	// each one is preceded by its length in two bytes, the high one first.
+	LinkWatch = "/link/v1/watch"
 )
+
+// WatchProtocol is the name that LinkWatch upgrades a connection to.
+const WatchProtocol = "shepherd-watch"
 
 // HeaderTimeout tells the leader, on LinkForward, how many milliseconds the
 // sender is still going to wait.
@@ -73,6 +79,8 @@ const (
 	MaxMessage = 16 << 20
 	// MaxSmall is the largest encoded message that is not a Request or a Response.
 	MaxSmall = 1 << 20
+	// MaxReport is the largest encoded WatchReport, in bytes: its length fits in two.
+	MaxReport = 1<<16 - 1
 	// maxItems bounds the repeated fields of one message.
 	maxItems = 65536
 )
@@ -254,4 +262,34 @@ type AgesReply struct {
 	// Uptime is the age of any node that is not listed.
 	Uptime time.Duration
 	Ages   []Age
+}
+
+// WatchReport is what a server knows about itself and its peers. It is sent as
+// the question "are you there" and as the answer.
+type WatchReport struct {
+	ID string
+	// Incarnation names one run of the server's process.
+	Incarnation string
+	Term        uint64
+	// State is Raft's: 0 follower, 1 candidate, 2 leader, 3 shut down.
+	State uint64
+	// LastTerm and LastIndex are of the log's last entry. They are 0 while the
+	// sender hears all peers.
+	LastTerm, LastIndex uint64
+	// Elect is the ID of the server that the sender wants to lead, because the
+	// leader of Term is lost; "" if none.
+	Elect string
+	Peers []PeerView
+	// Sequence grows with each report of one incarnation: reports travel on two
+	// connections, and an older one may arrive later.
+	Sequence uint64
+}
+
+// PeerView is whether a server hears another one. A peer that it never heard is
+// not listed.
+type PeerView struct {
+	ID string
+	// Incarnation is the last one that it heard.
+	Incarnation string
+	Heard       bool
 }
