@@ -110,39 +110,47 @@ func (r *ring) after(rev uint64, max int) ([]Event, error) {
 	return out, nil
 }
 
-// viewAt returns the state at exactly rev. Between two entries' roots it is
-// made by replaying events on the root before.
-func (r *ring) viewAt(rev uint64) (*View, error) {
+// rootBefore returns the latest root at or before rev, and the events from it
+// up to rev: none where an entry ended there. Both may be used without the lock.
+func (r *ring) rootBefore(rev uint64) (*View, []Event, error) {
 	if rev < r.base.revision {
-		return nil, ErrCompacted
+		return nil, nil, ErrCompacted
 	}
 	if rev > r.last() {
-		return nil, ErrFuture
+		return nil, nil, ErrFuture
 	}
-	if rev == r.base.revision {
-		return r.base, nil
-	}
-	at := r.head + int(rev-r.base.revision) - 1
-	if root := r.slots[at].root; root != nil {
-		return root, nil
-	}
-	root, from := r.base, r.head
-	for i := at; i >= r.head; i-- {
+	root := r.base
+	end := r.head + int(rev-r.base.revision)
+	from := r.head
+	for i := end - 1; i >= r.head; i-- {
 		if r.slots[i].root != nil {
 			root, from = r.slots[i].root, i+1
 			break
 		}
 	}
-	v := *root
-	v.objects = newObjectTree()
-	root.objects.Scan(func(o *Object) bool {
-		v.objects.Load(o)
+	events := make([]Event, 0, end-from)
+	for _, s := range r.slots[from:end] {
+		events = append(events, s.event)
+	}
+	return root, events, nil
+}
+
+// after returns the view that the events turn v into. It takes time in the
+// number of objects: only revisions inside an entry need it.
+func (v *View) after(events []Event) *View {
+	if len(events) == 0 {
+		return v
+	}
+	next := *v
+	next.objects = newObjectTree()
+	v.objects.Scan(func(o *Object) bool {
+		next.objects.Load(o)
 		return true
 	})
-	for _, s := range r.slots[from : at+1] {
-		v.replay(s.event)
+	for _, e := range events {
+		next.replay(e)
 	}
-	return &v, nil
+	return &next
 }
 
 // replay changes a view that nobody else has seen.

@@ -179,8 +179,12 @@ func (s *Store) wait(ctx context.Context, reached func(*View) bool) error {
 // is no longer kept, ErrFuture when it is not applied yet.
 func (s *Store) ViewAt(rev uint64) (*View, error) {
 	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.ring.viewAt(rev)
+	root, events, err := s.ring.rootBefore(rev)
+	s.mu.RUnlock()
+	if err != nil {
+		return nil, err
+	}
+	return root.after(events), nil // without the lock: Apply must not wait for it
 }
 
 // Apply applies one entry. Its answer is a []Result, one for each command of

@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -213,7 +211,7 @@ func (d *demo) callEveryPod(ctx context.Context) error {
 			if *e.NodeName == from.Name {
 				from = d.workers[1]
 			}
-			body, err := get(ctx, from.Machine, fmt.Sprintf("http://%s:%d/", e.Addresses[0], *s.Ports[0].Port))
+			body, err := from.Get(ctx, fmt.Sprintf("http://%s:%d/", e.Addresses[0], *s.Ports[0].Port))
 			if err != nil {
 				return fmt.Errorf("from %s to %s on %s: %w", from.Name, e.Addresses[0], *e.NodeName, err)
 			}
@@ -226,25 +224,6 @@ func (d *demo) callEveryPod(ctx context.Context) error {
 	}
 	d.results.add("ready endpoints that answered from the other worker", "%d of %d", called, replicas)
 	return nil
-}
-
-func get(ctx context.Context, from *machines.Machine, url string) (string, error) {
-	transport := &http.Transport{DialContext: from.Dial, DisableKeepAlives: true}
-	client := &http.Client{Transport: transport, Timeout: 5 * time.Second}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 4096))
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = errors.New(resp.Status)
-	}
-	return string(body), err
 }
 
 func (d *demo) server(name string) *host {

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,7 +17,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/shepherd-project/shepherd/scripts/machines"
 )
 
 // deploy applies a Deployment with its Service in a namespace of the test's
@@ -72,25 +69,6 @@ func mustRunningPods(t *testing.T, c *testCluster, namespace string) map[string]
 	return pods
 }
 
-// get reads a URL from a machine.
-func get(ctx context.Context, from *machines.Machine, url string) (string, error) {
-	client := &http.Client{Transport: &http.Transport{DialContext: from.Dial, DisableKeepAlives: true}, Timeout: 5 * time.Second}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 4096))
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = errors.New(resp.Status)
-	}
-	return string(body), err
-}
-
 // endpoints are the ready ones of the Service web, by address.
 func endpoints(ctx context.Context, c *testCluster, namespace string) (map[string]discoveryv1.Endpoint, error) {
 	list, err := c.client.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=web"})
@@ -141,7 +119,7 @@ func TestPodsServe(t *testing.T) {
 			if e, ok := ready[s.ip]; !ok || e.TargetRef == nil || e.TargetRef.Name != name {
 				t.Errorf("pod %s at %s has no endpoint", name, s.ip)
 			}
-			if body, err := get(t.Context(), from.Machine, "http://"+s.ip+":8080/"); err != nil || !strings.HasPrefix(body, name+" up") {
+			if body, err := from.Get(t.Context(), "http://"+s.ip+":8080/"); err != nil || !strings.HasPrefix(body, name+" up") {
 				t.Errorf("%s calls %s on %s: %q, %v", from.Name, name, s.node, body, err)
 			}
 		}

@@ -2,9 +2,13 @@ package machines
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,4 +42,24 @@ func (m *Machine) dialHere(ctx context.Context, network, address string) (net.Co
 		return nil, fmt.Errorf("enter machine %s: %w", m.Name, err)
 	}
 	return (&net.Dialer{}).DialContext(ctx, network, address)
+}
+
+// Get reads a URL with a numeric host from the machine. An answer other than
+// 200 is an error; at most 4 KB of the body are returned.
+func (m *Machine) Get(ctx context.Context, url string) (string, error) {
+	client := &http.Client{Transport: &http.Transport{DialContext: m.Dial, DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 4096))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = errors.New(resp.Status)
+	}
+	return string(body), err
 }
