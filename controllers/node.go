@@ -220,7 +220,7 @@ func (n *nodeWork) taint(node *corev1.Node) {
 			continue
 		}
 		if taint.Effect == corev1.TaintEffectNoExecute && taint.TimeAdded == nil {
-			now := n.stamp()
+			now := n.stampUp()
 			taint.TimeAdded = &now // from when on tolerationSeconds count
 		}
 		have[taint.Key+string(taint.Effect)] = true
@@ -229,7 +229,7 @@ func (n *nodeWork) taint(node *corev1.Node) {
 	add := func(key string, effects ...corev1.TaintEffect) {
 		for _, effect := range effects {
 			if wanted[key] && !have[key+string(effect)] {
-				now := n.stamp()
+				now := n.stampUp()
 				taints = append(taints, corev1.Taint{Key: key, Effect: effect, TimeAdded: &now})
 			}
 		}

@@ -66,7 +66,11 @@ func (n *nodeWork) evictionTime(pod *corev1.Pod, node *corev1.Node) (at time.Tim
 		if forever {
 			continue
 		}
-		if end := since.Add(stay); !leaves || end.Before(at) {
+		end := since.Add(stay)
+		if stay == 0 {
+			end = n.now // nothing was promised that a rounded time could cut short
+		}
+		if !leaves || end.Before(at) {
 			at, leaves = end, true
 		}
 	}

@@ -224,6 +224,29 @@ func TestEviction(t *testing.T) {
 	}
 }
 
+func TestEvictionKeepsTheWholeGrace(t *testing.T) {
+	bubble(t, func(t *testing.T, c *testCluster) {
+		time.Sleep(400 * time.Millisecond) // the taint comes between two whole seconds
+		c.healthy("w1", "w2")
+		pod := c.podOn("web", "w1")
+		c.settle(planNodes)
+		pass := func(d time.Duration) {
+			time.Sleep(d)
+			c.hear("w2")
+			c.settle(planNodes)
+		}
+		pass(40 * time.Second)
+		pass(time.Minute - 100*time.Millisecond)
+		if !c.exists(pod) {
+			t.Error("evicted before its grace was over")
+		}
+		pass(time.Second)
+		if c.exists(pod) {
+			t.Error("not evicted")
+		}
+	})
+}
+
 func TestNobodyIsEvictedWhileNoNodeIsReady(t *testing.T) {
 	bubble(t, func(t *testing.T, c *testCluster) {
 		c.healthy("w1", "w2")

@@ -1,6 +1,8 @@
 package controllers
 
 import (
+	"time"
+
 	"errors"
 	"sort"
 
@@ -95,6 +97,12 @@ func (w *world) unschedulable(pod *corev1.Pod, reason, message string) *change {
 
 // stamp is the cluster time as objects hold it, in whole seconds.
 func (w *world) stamp() metav1.Time { return metav1.NewTime(w.now.UTC().Truncate(1e9)) }
+
+// stampUp is the first whole second that is not before now, for times from
+// which a grace is counted: rounded down, the grace would end too early.
+func (w *world) stampUp() metav1.Time {
+	return metav1.NewTime(w.now.UTC().Add(time.Second - 1).Truncate(time.Second))
+}
 
 // setPodCondition puts the condition in place and reports whether anything
 // changed. The transition time moves only when the status does.
