@@ -40,6 +40,8 @@ type Timing struct {
 	Silence  time.Duration // a peer that has not answered for that long is lost
 	Standby  time.Duration // how long the next in rank waits for the first to stand for election
 	Patience time.Duration // and how long for an election that has begun
+
+	DiskStall time.Duration // a leader gives up when a call to its log hangs for that long, if others can go on
 }
 
 // Config is what a Node needs. Fields without a default must be set.
@@ -95,6 +97,12 @@ type Config struct {
 	// leader, instead of waiting for Timing.Heartbeat. It needs a Transport
 	// made by NewTransport.
 	FailureDetector bool
+	// GiveUp is called, at most once, when this server leads, its disk hangs and
+	// the others can go on without it: it must close the server's listener and
+	// connections at once and then end the process, which may not succeed while
+	// the disk hangs. The node is of no use afterwards; Shutdown may not return.
+	// Nil: such a leader stays. It needs FailureDetector.
+	GiveUp func(error)
 	// MaxBatch and MaxBatchBytes bound the commands in one log entry.
 	MaxBatch      int
 	MaxBatchBytes int
@@ -132,6 +140,7 @@ func DefaultTiming() Timing {
 		Silence:     300 * time.Millisecond,
 		Standby:     60 * time.Millisecond,
 		Patience:    500 * time.Millisecond,
+		DiskStall:   2 * time.Second,
 	}
 }
 
@@ -169,6 +178,7 @@ func (t *Timing) durations() []namedDuration {
 		{"transport", &t.Transport}, {"forward", &t.Forward}, {"propose", &t.Propose}, {"read", &t.Read},
 		{"round", &t.Round}, {"promote", &t.Promote}, {"status", &t.Status}, {"snapshot", &t.Snapshot},
 		{"ping", &t.Ping}, {"silence", &t.Silence}, {"standby", &t.Standby}, {"patience", &t.Patience},
+		{"diskStall", &t.DiskStall},
 	}
 }
 
@@ -188,6 +198,9 @@ func (t *Timing) Validate() error {
 	}
 	if t.Election < t.Heartbeat {
 		errs = append(errs, fmt.Errorf("timing election %v is shorter than heartbeat %v", t.Election, t.Heartbeat))
+	}
+	if t.DiskStall < 4*t.Ping {
+		errs = append(errs, fmt.Errorf("timing diskStall %v is less than four times ping %v", t.DiskStall, t.Ping))
 	}
 	if t.Silence < 4*t.Ping {
 		errs = append(errs, fmt.Errorf("timing silence %v is less than four times ping %v", t.Silence, t.Ping))

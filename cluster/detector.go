@@ -60,6 +60,10 @@ type detector struct {
 	stall  time.Time     // when this process last began to run again
 	elect  string        // the server that this one wants to lead, "" for none
 	losing bool          // this server has lost its leader
+	hangs  bool          // this server's disk does
+	tried  time.Time     // when a write to it last succeeded that was made as a trial
+	trying bool          // such a write is under way
+	mute   bool          // for good: this server has given up
 	change chan struct{} // closed at the next change of a peer's state
 }
 
@@ -188,11 +192,17 @@ func (d *detector) learn(r *wire.WatchReport) {
 	}
 	news := p != nil && (p.report == nil || differs(p.report, r))
 	if p != nil {
+		if p.report != nil && p.report.DiskHangs != r.DiskHangs {
+			d.changedLocked() // the gate asks for it
+		}
 		p.report, p.reported = r, time.Now()
 	}
 	d.mu.Unlock()
 	if news {
 		d.look()
+	}
+	if p != nil && r.DiskHangs {
+		d.tryDisk()
 	}
 }
 
@@ -220,7 +230,8 @@ func (d *detector) report() *wire.WatchReport {
 	d.mu.Lock()
 	d.sent++
 	r.Sequence, r.Elect = d.sent, d.elect
-	lost := d.losing
+	r.DiskHangs, r.DiskWorks = d.hangs, !d.hangs && now.Sub(d.tried) < n.timing.DiskStall/2
+	lost := d.losing || r.DiskWorks
 	for _, p := range sortedPeers(d.peers) {
 		if p.state == peerUnknown {
 			continue
@@ -270,10 +281,11 @@ func (d *detector) excuse(stood time.Duration) {
 	}
 }
 
-// down is what the gate asks: whether entries for the peer cannot arrive.
+// down is what the gate asks: whether entries for the peer cannot arrive, or
+// not be written there.
 func (d *detector) down(id raft.ServerID) (down bool, changed <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p := d.peers[id]
-	return p != nil && (p.refused || p.state == peerSilent), d.change
+	return p != nil && (p.refused || p.state == peerSilent || p.report != nil && p.report.DiskHangs), d.change
 }

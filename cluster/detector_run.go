@@ -272,9 +272,11 @@ func (n *Node) startDetector() {
 	}
 	t.gate.Store(&appendGate{
 		down:   n.detector.down,
+		hangs:  n.detector.diskHangs,
 		leads:  func(term uint64) bool { return n.raft.State() == raft.Leader && n.raft.CurrentTerm() == term },
 		closed: n.ctx.Done(),
 		look:   n.timing.Heartbeat,
 	})
 	n.tasks.run(func() { n.detector.run(t.Elect) })
+	n.tasks.run(n.detector.watchDisk)
 }

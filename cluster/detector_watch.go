@@ -18,13 +18,14 @@ import (
 var (
 	errSilent   = errors.New("no answer to pings")
 	errStranger = errors.New("another server answers at its address")
+	errMute     = errors.New("this server has given up")
 )
 
 // watch keeps asking one peer whether it is there, over one connection after
 // another, until ctx ends.
 func (d *detector) watch(ctx context.Context, p *peer) {
 	t := &d.node.timing
-	for wait := time.Duration(0); ctx.Err() == nil; {
+	for wait := time.Duration(0); ctx.Err() == nil && !d.muted(); {
 		begun := time.Now()
 		answered, err := d.converse(ctx, p)
 		if ctx.Err() != nil {
@@ -140,6 +141,9 @@ func (d *detector) ping(ctx context.Context, p *peer, conn net.Conn, broken <-ch
 	last := time.Now()
 	begun := last
 	for {
+		if d.muted() {
+			return errMute
+		}
 		if err := conn.SetWriteDeadline(time.Now().Add(t.Silence)); err != nil {
 			return err
 		}
@@ -240,6 +244,9 @@ func (n *Node) answerReports(conn net.Conn, in io.Reader) error {
 		report, err := readReport(in)
 		if err != nil {
 			return err
+		}
+		if n.detector.muted() {
+			return errMute
 		}
 		n.detector.learn(report)
 		if err := writeReport(conn, n.detector.report()); err != nil {

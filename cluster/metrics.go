@@ -24,6 +24,8 @@ type metrics struct {
 	leaderLosses  *prometheus.CounterVec
 	decisions     *prometheus.CounterVec
 	stalls        prometheus.Counter
+	diskStalls    prometheus.Counter
+	diskDecisions *prometheus.CounterVec
 }
 
 func newMetrics(n *Node) (*metrics, error) {
@@ -74,7 +76,11 @@ func (m *metrics) addDetector(n *Node) {
 	m.stalls = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "shepherd_detector_stalls_total", Help: "How often this process stood still for so long that silence of its peers meant nothing.",
 	})
-	m.all = append(m.all, m.stalls)
+	m.diskStalls = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "shepherd_disk_stalls_total", Help: "Calls to this server's log that hung for half of the bound.",
+	})
+	m.all = append(m.all, m.stalls, m.diskStalls, n.files.calls.seconds)
+	m.diskDecisions = vector("shepherd_disk_decisions_total", "What this server decided, as leader, about its hanging disk: stay or give up.", "decision")
 	t, ok := n.cfg.Transport.(*Transport)
 	if !ok {
 		return

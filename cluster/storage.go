@@ -33,6 +33,7 @@ type storage struct {
 	stable    raft.StableStore
 	snapshots raft.SnapshotStore
 	closer    io.Closer // nil if the caller brought the stores
+	calls     *diskCalls
 }
 
 // HasState reports whether a data directory holds a server's log, so that
@@ -58,7 +59,9 @@ func openStorage(cfg *Config, logger hclog.Logger) (*storage, error) {
 	if err := s.claim(cfg.ID); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	cache, err := raft.NewLogCache(logCacheLen, s.log)
+	s.calls = newDiskCalls()
+	s.stable = &timedStable{s.stable, s.calls}
+	cache, err := raft.NewLogCache(logCacheLen, &timedLog{s.log, s.calls})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("log cache: %w", err), s.Close())
 	}

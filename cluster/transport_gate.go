@@ -16,6 +16,7 @@ var errHeld = errors.New("entries for a server that is down were held back")
 // has come back; what was held back arrives the moment it has.
 type appendGate struct {
 	down   func(raft.ServerID) (down bool, changed <-chan struct{}) // changed closes when down may have changed
+	hangs  func(raft.ServerID) bool                                 // its disk does: heartbeats arrive, and prove nothing
 	leads  func(term uint64) bool
 	closed <-chan struct{}
 	look   time.Duration // how often to ask leads
@@ -36,6 +37,7 @@ func (t *Transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, r
 	}
 	err := t.NetworkTransport.AppendEntries(id, target, req, resp)
 	switch {
+	case err == nil && heartbeat && t.diskHangs(id):
 	case err == nil:
 		t.reached(id)
 	case !heartbeat:
@@ -47,6 +49,11 @@ func (t *Transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, r
 // isHeartbeat is how raft.NetworkTransport itself tells them apart.
 func isHeartbeat(req *raft.AppendEntriesRequest) bool {
 	return req.PrevLogEntry == 0 && req.PrevLogTerm == 0 && len(req.Entries) == 0 && req.LeaderCommitIndex == 0
+}
+
+func (t *Transport) diskHangs(id raft.ServerID) bool {
+	g := t.gate.Load()
+	return g != nil && g.hangs(id)
 }
 
 func (t *Transport) failed(id raft.ServerID) {

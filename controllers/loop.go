@@ -53,6 +53,7 @@ type Loop struct {
 	watches     func(fsm.Event) bool
 	stopTimeout time.Duration
 	fatal       func(error)
+	first       func() // called after the first reconcile without an error; may be nil
 	metrics     *metrics
 	logger      hclog.Logger
 }
@@ -87,6 +88,7 @@ func (l *Loop) cycle(ctx context.Context, kick <-chan struct{}) {
 	stretch := 1
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	first := l.first
 	for ctx.Err() == nil {
 		start := time.Now()
 		out, err := l.once(ctx)
@@ -96,6 +98,10 @@ func (l *Loop) cycle(ctx context.Context, kick <-chan struct{}) {
 		}
 		if out.changes > 0 || err != nil {
 			stretch = 1
+		}
+		if err == nil && first != nil {
+			first()
+			first = nil
 		}
 		wait := l.period * time.Duration(stretch)
 		if out.after > 0 {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -102,10 +103,29 @@ func (m *Manager) start(term uint64) *running {
 		now, leading := m.leadership.Leadership()
 		return leading && now == term
 	}}
-	for _, loop := range m.loops(g) {
+	loops, begun := m.loops(g), time.Now()
+	first := make(chan struct{}, len(loops))
+	for _, loop := range loops {
+		loop.first = func() { first <- struct{}{} }
 		r.loops.Go(func() { loop.Run(r.stopCh) })
 	}
+	r.loops.Go(func() { m.awaitFirst(r, first, len(loops), begun) })
 	return r
+}
+
+// awaitFirst notes when every loop has done its first complete reconcile: from
+// then on everything that went undone without a leader has been looked at.
+func (m *Manager) awaitFirst(r *running, first <-chan struct{}, loops int, begun time.Time) {
+	for range loops {
+		select {
+		case <-first:
+		case <-r.stopCh:
+			return
+		}
+	}
+	took := time.Since(begun)
+	m.metrics.first.Set(took.Seconds())
+	m.deps.Logger.Info("every controller has reconciled once", "term", r.term, "after", took)
 }
 
 // stop ends the loops and waits for all of them.

@@ -13,6 +13,7 @@ type metrics struct {
 	changes    *prometheus.CounterVec
 	conflicts  *prometheus.CounterVec
 	panics     *prometheus.CounterVec
+	first      prometheus.Gauge
 }
 
 // newMetrics registers the metrics unless registerer is nil.
@@ -31,6 +32,10 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 			Namespace: "shepherd", Subsystem: "controller", Name: "reconcile_seconds",
 			Help: "Duration of reconciles.", Buckets: prometheus.ExponentialBuckets(0.0005, 4, 9),
 		}, []string{"controller"}),
+		first: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "shepherd", Subsystem: "controller", Name: "first_reconcile_seconds",
+			Help: "From the last start of the controllers here until each had reconciled once.",
+		}),
 	}
 	if registerer == nil {
 		return m, nil

@@ -155,6 +155,8 @@ func EncodeWatchReport(r *WatchReport) []byte {
 		e.item(8, one.b)
 	}
 	e.uint(9, r.Sequence)
+	e.bool(10, r.DiskHangs)
+	e.bool(11, r.DiskWorks)
 	return e.b
 }
 
@@ -174,7 +176,7 @@ func DecodeWatchReport(b []byte) (*WatchReport, error) {
 			r.Peers = append(r.Peers, p)
 			return nil
 		},
-		9: &r.Sequence,
+		9: &r.Sequence, 10: &r.DiskHangs, 11: &r.DiskWorks,
 	}))
 }
 

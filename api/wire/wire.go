@@ -274,7 +274,7 @@ type WatchReport struct {
 	// State is Raft's: 0 follower, 1 candidate, 2 leader, 3 shut down.
 	State uint64
 	// LastTerm and LastIndex are of the log's last entry. They are 0 while the
-	// sender hears all peers.
+	// sender hears all peers and nobody's disk hangs.
 	LastTerm, LastIndex uint64
 	// Elect is the ID of the server that the sender wants to lead, because the
 	// leader of Term is lost; "" if none.
@@ -283,6 +283,9 @@ type WatchReport struct {
 	// Sequence grows with each report of one incarnation: reports travel on two
 	// connections, and an older one may arrive later.
 	Sequence uint64
+	// DiskHangs: a call to the sender's log does not return. Whoever hears that
+	// tries its own disk; DiskWorks: that has just succeeded.
+	DiskHangs, DiskWorks bool
 }
 
 // PeerView is whether a server hears another one. A peer that it never heard is

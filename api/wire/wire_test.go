@@ -65,7 +65,7 @@ func TestRoundTrips(t *testing.T) {
 	roundTrip(t, &HeartbeatRecorded{"s1-a"}, EncodeHeartbeatRecorded, DecodeHeartbeatRecorded)
 	roundTrip(t, &AgesReply{"s1-a", 4, time.Minute, ages}, EncodeAgesReply, DecodeAgesReply)
 	roundTrip(t, &TransferRequest{"s2"}, EncodeTransferRequest, DecodeTransferRequest)
-	roundTrip(t, &WatchReport{"s1-a", "i1", 7, 1, 6, 99, "s2-b", []PeerView{{"s2-b", "i2", true}, {"s3-c", "", false}}, 12}, EncodeWatchReport, DecodeWatchReport)
+	roundTrip(t, &WatchReport{"s1-a", "i1", 7, 1, 6, 99, "s2-b", []PeerView{{"s2-b", "i2", true}, {"s3-c", "", false}}, 12, true, true}, EncodeWatchReport, DecodeWatchReport)
 }
 
 func TestRequestBounds(t *testing.T) {

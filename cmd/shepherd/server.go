@@ -194,6 +194,7 @@ func (srv *server) startNode() error {
 	cfg.DialLink, cfg.LinkListener = dialer.Link, srv.port.Link()
 	cfg.Handler = srv.handleForwarded
 	cfg.Agent, cfg.Admin = srv.agentOf, srv.isAdmin
+	cfg.GiveUp = srv.giveUp
 	cfg.Logger, cfg.Registerer = srv.logger, srv.registry
 	node, err := cluster.New(cfg)
 	if err != nil {

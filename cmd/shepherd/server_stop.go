@@ -3,9 +3,37 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"sync"
 	"time"
 )
+
+// giveUp ends the process without asking any part of it, for some of them wait
+// for a disk. All connections are cut first: the kernel may keep a process that
+// waits for a disk, and its sockets with it, for as long as that takes.
+func (srv *server) giveUp(reason error) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		err := srv.port.Close()
+		if srv.http != nil {
+			err = errors.Join(err, srv.http.Close())
+		}
+		if srv.api != nil {
+			err = errors.Join(err, srv.api.Streams().Close())
+		}
+		if err != nil {
+			srv.logger.Debug("connections were cut", "error", err)
+		}
+	}()
+	select {
+	case <-closed:
+	case <-time.After(500 * time.Millisecond): // some other process may have to end this one
+	}
+	fmt.Fprintf(os.Stderr, "shepherd: this server cannot go on: %v\n", reason)
+	os.Exit(1)
+}
 
 // stop ends everything that was started, in an order in which clients notice
 // least: leadership goes first, so that writes go on elsewhere; then the

@@ -121,6 +121,7 @@ func (s *settings) clusterFlags() {
 	f.DurationVar(&t.Silence, "detector-silence", t.Silence, "a server that has not answered for that long is lost")
 	f.DurationVar(&t.Standby, "detector-standby", t.Standby, "how long the next in rank waits for the first to stand for election")
 	f.DurationVar(&t.Patience, "detector-patience", t.Patience, "how long it waits for an election that has begun")
+	f.DurationVar(&t.DiskStall, "disk-stall", t.DiskStall, "a leader whose disk hangs for that long ends, if a majority of the others has working disks")
 	f.Uint64Var(&s.cluster.SnapshotThreshold, "snapshot-threshold", s.cluster.SnapshotThreshold, "log entries after which a snapshot is taken")
 	f.Uint64Var(&s.cluster.TrailingLogs, "trailing-logs", s.cluster.TrailingLogs, "log entries kept behind a snapshot, for followers that lag")
 	f.IntVar(&s.cluster.SnapshotsKept, "snapshots-kept", s.cluster.SnapshotsKept, "snapshots kept on disk")

@@ -1,7 +1,8 @@
 // Command failover measures how long a cluster takes no writes when it loses
-// its leader: three real servers on the loopback interface, the leader killed
-// or stopped again and again while writers go on through every server. It
-// keeps every sample, and fails if an acknowledged write is lost or doubled.
+// its leader: real servers, the leader killed, stopped, cut off or its disk
+// hung again and again while writers go on through every server. It keeps
+// every sample, tells the story of slow rounds from the servers' logs, and
+// fails if an acknowledged write is lost or doubled.
 package main
 
 import (
@@ -10,9 +11,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,61 +21,69 @@ import (
 	"syscall"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-
-	"github.com/shepherd-project/shepherd/api/wire"
+	"github.com/shepherd-project/shepherd/scripts/machines"
 )
 
 const (
 	label      = "failover"
 	perServer  = 2 // writers that always go through the same server
 	before     = 500 * time.Millisecond
-	after      = 2500 * time.Millisecond
-	settle     = time.Second
 	writeBound = 15 * time.Second
 )
 
-type server struct {
-	name, dir, address string
-	args               []string
-	cmd                *exec.Cmd
-	log                *os.File
-	client             kubernetes.Interface
-	config             *rest.Config
-}
-
+// bench is one run. It is used by one goroutine, but for the acknowledgements.
 type bench struct {
-	bin, dir string
-	extra    []string
-	servers  []*server
+	bin, dir, fault, samples  string
+	size, burners             int
+	slow, after, settle, pace time.Duration
+	extra                     []string
+
+	servers []*server
+	lab     *machines.Lab     // for cut
+	desk    *machines.Machine // where the writers are then
+	burning []*exec.Cmd
 
 	mu    sync.Mutex
-	acks  []time.Time
+	acks  []ack
 	acked map[string]bool
+}
+
+// sample is what one loss of the leader cost, in milliseconds.
+type sample struct {
+	Round       int    `json:"round"`
+	Leader      string `json:"leader"`
+	Gap         int64  `json:"gapMs"`         // without an acknowledgement
+	Elected     int64  `json:"electedMs"`     // from the fault to a leader with its state complete, -1 if not seen
+	Controllers int64  `json:"controllersMs"` // and to the first complete reconcile of all its controllers
+	Stood       int64  `json:"stoodMs"`       // this program itself, at most
 }
 
 func main() {
 	b := &bench{acked: map[string]bool{}}
 	flag.StringVar(&b.bin, "bin", "bin/shepherd", "the daemon")
 	times := flag.Int("n", 30, "how often the leader is lost")
-	fault := flag.String("fault", "kill", "kill (SIGKILL) or stop (SIGSTOP)")
-	flag.StringVar(&b.dir, "dir", "", "where the servers keep their data (default: a temporary directory)")
+	flag.StringVar(&b.fault, "fault", "kill", "kill (SIGKILL), stop (SIGSTOP), cut (packets dropped) or freeze (its file system); all but the first two need root")
+	flag.StringVar(&b.dir, "dir", "", "where the servers keep their data and logs (default: a temporary directory)")
+	flag.StringVar(&b.samples, "samples", "", "file to append the samples to, as lines of JSON")
+	flag.IntVar(&b.size, "servers", 3, "how many servers")
+	flag.IntVar(&b.burners, "burn", 0, "how many processes take all the CPU time that they get meanwhile")
+	flag.DurationVar(&b.slow, "slow", 150*time.Millisecond, "tell the story of a round that takes longer")
+	flag.DurationVar(&b.after, "after", 2500*time.Millisecond, "how long writers go on after the fault")
+	flag.DurationVar(&b.settle, "settle", time.Second, "how long a whole cluster is left alone before the next fault")
+	flag.DurationVar(&b.pace, "pace", 10*time.Millisecond, "how long a writer waits after an acknowledgement; 0 keeps two cores busy with writing alone")
 	flag.Parse()
 	b.extra = flag.Args() // the daemons' own
-	if err := b.run(*fault, *times); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := b.run(ctx, *times); err != nil {
 		fmt.Fprintln(os.Stderr, "failover:", err)
 		os.Exit(1)
 	}
 }
 
-func (b *bench) run(fault string, times int) (err error) {
-	if fault != "kill" && fault != "stop" {
-		return fmt.Errorf("unknown fault %q", fault)
+func (b *bench) run(ctx context.Context, times int) (err error) {
+	if !slices.Contains([]string{"kill", "stop", "cut", "freeze"}, b.fault) {
+		return fmt.Errorf("unknown fault %q", b.fault)
 	}
 	if b.dir == "" {
 		if b.dir, err = os.MkdirTemp("", "failover-"); err != nil {
@@ -82,26 +91,73 @@ func (b *bench) run(fault string, times int) (err error) {
 		}
 		defer os.RemoveAll(b.dir)
 	}
-	defer b.stopAll()
-	ctx := context.Background()
+	defer func() { err = errors.Join(err, b.stopAll()) }()
 	if err := b.startAll(ctx); err != nil {
 		return err
 	}
-	var gaps []time.Duration
-	for i := range times {
-		machine := watchMachine()
-		gap, err := b.lose(ctx, fault, i)
-		stood := machine()
-		if err != nil {
-			return fmt.Errorf("time %d: %w", i+1, err)
-		}
-		fmt.Printf("%d ms (this program itself stood still for %d ms at most)\n", gap.Milliseconds(), stood.Milliseconds())
-		gaps = append(gaps, gap)
+	if err := b.burn(); err != nil {
+		return err
 	}
-	slices.Sort(gaps)
-	fmt.Printf("%s of the leader, %d times: p50 %d, p90 %d, max %d ms without an acknowledgement; %d writes acknowledged\n", fault, times,
-		gaps[len(gaps)/2].Milliseconds(), gaps[len(gaps)*9/10].Milliseconds(), gaps[len(gaps)-1].Milliseconds(), len(b.acked))
+	var samples []sample
+	for i := range times {
+		s, err := b.lose(ctx, i)
+		if err != nil {
+			return errors.Join(fmt.Errorf("time %d: %w", i+1, err), b.tell(time.Now().Add(-20*time.Second), time.Now()))
+		}
+		fmt.Printf("%3d: %s lost, gap %d ms, elected after %d ms, controllers after %d ms (this program itself stood still for %d ms at most)\n",
+			i+1, s.Leader, s.Gap, s.Elected, s.Controllers, s.Stood)
+		if err := b.keep(s); err != nil {
+			return err
+		}
+		samples = append(samples, s)
+	}
+	fmt.Printf("%s of the leader of %d with %d burners, %d times, %d writes acknowledged; p50 / p90 / max in ms:\n", b.fault, b.size, b.burners, times, len(b.acked))
+	summarise("without an acknowledgement", samples, func(s sample) int64 { return s.Gap })
+	summarise("until a leader was elected", samples, func(s sample) int64 { return s.Elected })
+	summarise("until its controllers had reconciled once", samples, func(s sample) int64 { return s.Controllers })
 	return b.check(ctx)
+}
+
+// summarise leaves out what was not seen, and says how often.
+func summarise(what string, samples []sample, of func(sample) int64) {
+	var all []int64
+	for _, s := range samples {
+		if of(s) >= 0 {
+			all = append(all, of(s))
+		}
+	}
+	if len(all) == 0 {
+		fmt.Printf("  %-42s never seen\n", what)
+		return
+	}
+	slices.Sort(all)
+	at := func(q int) int64 { return all[(len(all)*q+99)/100-1] }
+	fmt.Printf("  %-42s %d / %d / %d  (n=%d)\n", what, at(50), at(90), at(100), len(all))
+}
+
+// keep appends the sample to the file for them.
+func (b *bench) keep(s sample) error {
+	if b.samples == "" {
+		return nil
+	}
+	f, err := os.OpenFile(b.samples, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	return errors.Join(json.NewEncoder(f).Encode(s), f.Close())
+}
+
+// burn starts what keeps the processors busy.
+func (b *bench) burn() error {
+	for range b.burners {
+		cmd := exec.Command("sh", "-c", "while :; do :; done")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+		b.burning = append(b.burning, cmd)
+	}
+	return nil
 }
 
 // watchMachine finds out for how long an idle process gets no time to run: what
@@ -129,90 +185,6 @@ func watchMachine() func() time.Duration {
 	}
 }
 
-func (b *bench) startAll(ctx context.Context) error {
-	for _, name := range []string{"a", "b", "c"} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return err
-		}
-		s := &server{name: name, dir: filepath.Join(b.dir, name), address: l.Addr().String()}
-		if err := errors.Join(l.Close(), os.MkdirAll(s.dir, 0o700)); err != nil {
-			return err
-		}
-		s.args = append([]string{"--mode", "server", "--name", name, "--addr", s.address, "--data-dir", s.dir}, b.extra...)
-		join := []string{"--bootstrap"}
-		if name != "a" {
-			first := b.servers[0]
-			token := filepath.Join(first.dir, "token", "server")
-			if err := poll(ctx, func() error { _, err := os.Stat(token); return err }); err != nil {
-				return err
-			}
-			join = []string{"--join", first.address, "--token-file", token}
-		}
-		b.servers = append(b.servers, s)
-		if err := b.start(s, join...); err != nil {
-			return err
-		}
-		if err := b.connect(ctx, s, len(b.servers)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (b *bench) start(s *server, args ...string) (err error) {
-	if s.log == nil {
-		if s.log, err = os.Create(filepath.Join(b.dir, s.name+".log")); err != nil {
-			return err
-		}
-	}
-	s.cmd = exec.Command(b.bin, append(slices.Clone(s.args), args...)...)
-	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	return s.cmd.Start()
-}
-
-// connect waits until the server is one of that many healthy ones.
-func (b *bench) connect(ctx context.Context, s *server, members int) error {
-	return poll(ctx, func() (err error) {
-		s.config, err = clientcmd.BuildConfigFromFlags("", filepath.Join(s.dir, "admin.kubeconfig"))
-		if err != nil {
-			return err
-		}
-		s.config.QPS = -1
-		s.config.Host = "https://" + s.address
-		if s.client, err = kubernetes.NewForConfig(s.config); err != nil {
-			return err
-		}
-		_, err = b.healthy(ctx, s, members)
-		return err
-	})
-}
-
-// healthy asks a server, and fails unless that many voters are well.
-func (b *bench) healthy(ctx context.Context, s *server, members int) (*wire.ClusterStatus, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	data, err := s.client.CoreV1().RESTClient().Get().AbsPath(wire.PathStatus).DoRaw(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var st wire.ClusterStatus
-	if err := json.Unmarshal(data, &st); err != nil {
-		return nil, err
-	}
-	well := 0
-	for _, m := range st.Members {
-		if m.Healthy && m.Role != wire.RoleNonvoter {
-			well++
-		}
-	}
-	if well != members || st.Leader == "" {
-		return nil, fmt.Errorf("%d of %d voters are well: %s", well, members, data)
-	}
-	return &st, nil
-}
-
 func poll(ctx context.Context, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, 40*time.Second)
 	defer cancel()
@@ -229,82 +201,29 @@ func poll(ctx context.Context, f func() error) error {
 	}
 }
 
-// lose takes the leader away under writes, measures, and brings it back.
-func (b *bench) lose(ctx context.Context, fault string, round int) (time.Duration, error) {
-	var st *wire.ClusterStatus
-	if err := poll(ctx, func() (err error) {
-		for _, s := range b.servers {
-			if st, err = b.healthy(ctx, s, len(b.servers)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}); err != nil {
-		return 0, err
+// stopAll ends every process and gives back disks and machines.
+func (b *bench) stopAll() error {
+	for _, cmd := range b.burning {
+		_ = cmd.Process.Kill() // the measurement is over
+		_ = cmd.Wait()
 	}
-	time.Sleep(settle)
-	leader := b.servers[slices.IndexFunc(b.servers, func(s *server) bool { return s.name == st.Leader })]
-	writing, stop := context.WithCancel(ctx)
-	var writers sync.WaitGroup
+	var errs []error
 	for _, s := range b.servers {
-		for w := range perServer {
-			writers.Go(func() { b.write(writing, s, fmt.Sprintf("%d-%s%d", round, s.name, w)) })
+		if s.disk != nil {
+			errs = append(errs, s.disk.thaw()) // nothing ends that waits for it
+		}
+		if s.cmd != nil && s.cmd.Process != nil {
+			_ = s.cmd.Process.Kill()
+			_ = s.cmd.Wait()
+		}
+		if s.disk != nil {
+			errs = append(errs, s.disk.close())
 		}
 	}
-	time.Sleep(before)
-	at := time.Now()
-	var err error
-	if fault == "kill" {
-		err = leader.cmd.Process.Kill()
-	} else {
-		err = leader.cmd.Process.Signal(syscall.SIGSTOP)
+	if b.lab != nil {
+		errs = append(errs, b.lab.Close())
 	}
-	time.Sleep(after)
-	stop()
-	if fault == "kill" {
-		_ = leader.cmd.Wait() // it was killed
-		err = errors.Join(err, b.start(leader))
-	} else {
-		err = errors.Join(err, leader.cmd.Process.Signal(syscall.SIGCONT))
-	}
-	writers.Wait()
-	return b.gap(at), err
-}
-
-func (b *bench) write(ctx context.Context, s *server, writer string) {
-	for n := 0; ctx.Err() == nil; n++ {
-		name := fmt.Sprintf("f-%s-%05d", writer, n)
-		bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeBound)
-		_, err := s.client.CoreV1().ConfigMaps("default").Create(bound, &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{label: "1"}},
-		}, metav1.CreateOptions{})
-		cancel()
-		if err != nil {
-			if apierrors.IsAlreadyExists(err) {
-				fmt.Fprintln(os.Stderr, "a create was applied and then refused:", name)
-			}
-			time.Sleep(5 * time.Millisecond)
-			continue
-		}
-		b.mu.Lock()
-		b.acks = append(b.acks, time.Now())
-		b.acked[name] = true
-		b.mu.Unlock()
-	}
-}
-
-// gap is the longest time without an acknowledgement that ended after the fault.
-func (b *bench) gap(fault time.Time) (gap time.Duration) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	slices.SortFunc(b.acks, time.Time.Compare)
-	for i, t := range b.acks {
-		if i > 0 && t.After(fault) && b.acks[i-1].Before(fault.Add(after)) {
-			gap = max(gap, t.Sub(b.acks[i-1]))
-		}
-	}
-	b.acks = nil
-	return gap
+	return errors.Join(errs...)
 }
 
 // check reads back through every server.
@@ -314,17 +233,13 @@ func (b *bench) check(ctx context.Context) error {
 	}
 	var lost []string
 	for _, s := range b.servers {
-		list, err := s.client.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{LabelSelector: label})
+		found, err := s.list(ctx)
 		if err != nil {
 			return err
 		}
-		found := map[string]bool{}
-		for _, m := range list.Items {
-			found[m.Name] = true
-		}
 		for name := range b.acked {
 			if !found[name] {
-				lost = append(lost, s.name+": "+name)
+				lost = append(lost, filepath.Join(s.name, name))
 			}
 		}
 	}
@@ -333,13 +248,4 @@ func (b *bench) check(ctx context.Context) error {
 	}
 	fmt.Println("no acknowledged write is lost on any server")
 	return nil
-}
-
-func (b *bench) stopAll() {
-	for _, s := range b.servers {
-		if s.cmd != nil && s.cmd.Process != nil {
-			_ = s.cmd.Process.Kill() // the measurement is over
-			_ = s.cmd.Wait()
-		}
-	}
 }
