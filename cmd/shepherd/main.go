@@ -28,6 +28,7 @@ Usage:
   shepherd --mode agent --join HOST:9876 --token-file FILE        a worker machine
   shepherd cleanup [--data-dir DIR] [--run-dir DIR] [--cgroup-root NAME]
                                                                   stop all pods of this machine and remove what they leave
+  shepherd compact [--data-dir DIR]                               shrink the Raft log of this machine's stopped server
   shepherd version
 
 Tokens are in DATA/token/server and DATA/token/agent of every server, the
@@ -54,13 +55,13 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 		return 0
 	case "help":
 		return help(s, stdout)
-	case "run", "cleanup":
+	case "run", "cleanup", "compact":
 	default:
 		fmt.Fprintf(stderr, "shepherd: there is no command %q; see shepherd --help\n", command)
 		return 2
 	}
-	if command == "cleanup" {
-		// It works on an agent's directories, whatever mode the file says.
+	if command == "cleanup" || command == "compact" {
+		// They work on directories, whatever mode the file says.
 		s.cleanup = true
 		if err := s.flags.Set("mode", modeAgent); err != nil {
 			fmt.Fprintln(stderr, "shepherd:", err)
@@ -78,9 +79,12 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 	ctx, stop := stopOnSignal(logger)
 	defer stop()
 	var err error
-	if command == "cleanup" {
+	switch command {
+	case "cleanup":
 		err = cleanup(ctx, s, logger)
-	} else {
+	case "compact":
+		err = compact(s, stdout)
+	default:
 		err = runDaemon(ctx, s, logger)
 	}
 	if err != nil {
