@@ -44,6 +44,7 @@ var required = []string{
 	"fsm.TestDamagedSnapshotIsRefused",
 	"cluster.TestFaults",
 	"cluster.TestFrozenLeaderReadsNothingOld",
+	"cluster.TestTransferUnderPartition",
 	"cluster.TestPortChecksRoles",
 	"cmd/shepherd.TestThreeServers",
 	"cmd/shepherd.TestStandalone",
