@@ -44,7 +44,6 @@ var required = []string{
 	"fsm.TestDamagedSnapshotIsRefused",
 	"cluster.TestFaults",
 	"cluster.TestFrozenLeaderReadsNothingOld",
-	"cluster.TestTransferUnderPartition",
 	"cluster.TestPortChecksRoles",
 	"cmd/shepherd.TestThreeServers",
 	"cmd/shepherd.TestStandalone",
