@@ -2,7 +2,6 @@ package api
 
 import (
 	"fmt"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -17,6 +16,8 @@ type metrics struct {
 	watches   *prometheus.GaugeVec
 	events    prometheus.Counter
 	slow      prometheus.Counter
+	expired   prometheus.Counter
+	inFlight  *prometheus.GaugeVec
 }
 
 func newMetrics(registry *prometheus.Registry) (*metrics, error) {
@@ -25,9 +26,9 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 			Name: "shepherd_api_requests_total", Help: "Requests answered, by verb, resource and status code.",
 		}, []string{"verb", "resource", "code"}),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "shepherd_api_request_duration_seconds", Help: "Time to answer, without watches and logs.",
+			Name: "shepherd_api_request_duration_seconds", Help: "Time to answer, by verb and resource, without watches and logs.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
-		}, []string{"verb"}),
+		}, []string{"verb", "resource"}),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "shepherd_api_panics_total", Help: "Panics caught in requests.",
 		}),
@@ -40,8 +41,14 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 		slow: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "shepherd_api_slow_watchers_total", Help: "Watches closed because the client did not read.",
 		}),
+		expired: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "shepherd_api_expired_watches_total", Help: "Watches ended with 410 because the events that they had not read are no longer kept.",
+		}),
+		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "shepherd_api_requests_in_flight", Help: "Requests under way, watches and logs included, by verb and resource.",
+		}, []string{"verb", "resource"}),
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.durations, m.panics, m.watches, m.events, m.slow} {
+	for _, c := range []prometheus.Collector{m.requests, m.durations, m.panics, m.watches, m.events, m.slow, m.expired, m.inFlight} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("api: register metrics: %w", err)
 		}
@@ -49,20 +56,35 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 	return m, nil
 }
 
-// observe counts one answered request.
-func (m *metrics) observe(info requestInfo, r *http.Request, status int, took time.Duration) {
-	verb, name := info.Verb, "none"
-	if verb == "" || !knownVerbs[verb] {
-		verb = "other" // the method is the client's text: it may not make a series each
+// labels are the verb and the resource by which a request is counted. Both come
+// from small sets: a client's text may not make a series each.
+func (i *requestInfo) labels() (verb, name string) {
+	verb, name = i.Verb, "none"
+	if !knownVerbs[verb] {
+		verb = "other"
 	}
-	if info.isResource() {
-		if name = info.Kind.GroupResource(); info.Subresource != "" {
-			name += "/" + info.Subresource
+	if i.isResource() {
+		if name = i.Kind.GroupResource(); i.Subresource != "" {
+			name += "/" + i.Subresource
 		}
 	}
+	return verb, name
+}
+
+// begin counts a request that is under way; the result ends that.
+func (m *metrics) begin(info *requestInfo) (end func()) {
+	verb, name := info.labels()
+	g := m.inFlight.WithLabelValues(verb, name)
+	g.Inc()
+	return g.Dec
+}
+
+// observe counts one answered request.
+func (m *metrics) observe(info *requestInfo, status int, took time.Duration) {
+	verb, name := info.labels()
 	m.requests.WithLabelValues(verb, name, strconv.Itoa(status)).Inc()
 	if verb != "watch" && info.Subresource != "log" {
-		m.durations.WithLabelValues(verb).Observe(took.Seconds())
+		m.durations.WithLabelValues(verb, name).Observe(took.Seconds())
 	}
 }
 

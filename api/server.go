@@ -191,7 +191,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			}
 			s.writeError(rec, r, apierrors.NewInternalError(fmt.Errorf("panic: %v", p)))
 		}
-		s.metrics.observe(info, r, rec.status, time.Since(start))
+		s.metrics.observe(&info, rec.status, time.Since(start))
 	}()
 	r.Body = http.MaxBytesReader(w, r.Body, s.cfg.MaxRequestBytes)
 	w = rec
@@ -219,6 +219,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // dispatch hands an identified request to what serves it. Stored resources are
 // authorised by their handlers: writes at the leader, reads after the read index.
 func (s *Server) dispatch(w http.ResponseWriter, r *http.Request, info requestInfo) {
+	defer s.metrics.begin(&info)()
 	if info.isResource() && info.Verb == "watch" {
 		s.serveWatch(w, r, info)
 		return

@@ -165,6 +165,7 @@ func (w *watcher) sendBookmark(revision uint64, initial bool) error {
 func (w *watcher) fail(err error) error {
 	wire := err
 	if errors.Is(err, fsm.ErrCompacted) {
+		w.server.metrics.expired.Inc()
 		wire = apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d", w.cursor.Position()))
 	} else {
 		w.server.logger.Warn("watch failed", "resource", w.selector.kind.GroupResource(), "error", err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"time"
 
 	"github.com/shepherd-project/shepherd/api/wire"
 )
@@ -18,6 +19,14 @@ import (
 // ErrAmbiguous is part of the error if a leader may have carried it out. The
 // request must not be changed until the last server has dropped it: never.
 func (n *Node) Forward(ctx context.Context, req *wire.Request) (*wire.Response, error) {
+	start := time.Now()
+	resp, err := n.bring(ctx, req)
+	n.metrics.forward(time.Since(start), err)
+	return resp, err
+}
+
+// bring is Forward without the counting.
+func (n *Node) bring(ctx context.Context, req *wire.Request) (*wire.Response, error) {
 	if len(req.Body) > wire.MaxBody {
 		return nil, fmt.Errorf("body of %d bytes, at most %d are allowed", len(req.Body), wire.MaxBody)
 	}

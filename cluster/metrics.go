@@ -20,6 +20,9 @@ type metrics struct {
 	heartbeats    *prometheus.CounterVec
 	commits       *prometheus.HistogramVec
 	batchSize     prometheus.Histogram
+	batchBytes    prometheus.Histogram
+	forwardTimes  *prometheus.HistogramVec
+	readRounds    *prometheus.CounterVec
 	peerChanges   *prometheus.CounterVec
 	leaderLosses  *prometheus.CounterVec
 	decisions     *prometheus.CounterVec
@@ -51,8 +54,24 @@ func newMetrics(n *Node) (*metrics, error) {
 	m.batchSize = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "shepherd_batch_commands", Help: "Commands in one log entry.", Buckets: prometheus.ExponentialBuckets(1, 2, 10),
 	})
-	m.all = append(m.all, m.heartbeats, m.commits, m.batchSize)
+	m.batchBytes = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "shepherd_batch_bytes", Help: "Size of one log entry of commands.", Buckets: prometheus.ExponentialBuckets(256, 4, 8),
+	})
+	m.forwardTimes = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "shepherd_forward_seconds", Help: "Time to have a leader handle a request that was received here, resends included, by whether an answer came.",
+		Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
+	}, []string{"outcome"})
+	m.readRounds = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "shepherd_read_index_rounds_total", Help: "Rounds that confirmed reads: one round serves all reads that wait. By role (replica: for the reads here; leader: asking a majority) and outcome.",
+	}, []string{"role", "outcome"})
+	m.all = append(m.all, m.heartbeats, m.commits, m.batchSize, m.batchBytes, m.forwardTimes, m.readRounds)
 	m.addDetector(n)
+	gauge("shepherd_waiting_proposals", "Commands that wait for a place in a log entry.", func() float64 { return float64(n.batch.waitingCount()) })
+	gauge("shepherd_handled_requests", "Requests that this leader is handling now.", func() float64 { return float64(len(n.forwards)) })
+	gauge("shepherd_apply_lag_entries", "Log entries on disk that are not applied yet.", func() float64 {
+		applied, last := n.raft.AppliedIndex(), n.raft.LastIndex() // in this order: it must not be negative
+		return float64(last - applied)
+	})
 	gauge("shepherd_applied_index", "Last log entry applied to the state.", func() float64 { return float64(n.store.Applied()) })
 	gauge("shepherd_commit_index", "Last log entry known to be committed.", func() float64 { return float64(n.raft.CommitIndex()) })
 	gauge("shepherd_last_index", "Last log entry on disk.", func() float64 { return float64(n.raft.LastIndex()) })
@@ -137,4 +156,25 @@ func (m *metrics) commit(took time.Duration, err error) {
 		outcome = "refused"
 	}
 	m.commits.WithLabelValues(outcome).Observe(took.Seconds())
+}
+
+// forward counts one request that was brought to a leader, or was not.
+func (m *metrics) forward(took time.Duration, err error) {
+	m.forwardTimes.WithLabelValues(okOrFailed(err)).Observe(took.Seconds())
+}
+
+// counted makes a round of reads count.
+func (m *metrics) counted(role string, find func() (uint64, error)) func() (uint64, error) {
+	return func() (uint64, error) {
+		index, err := find()
+		m.readRounds.WithLabelValues(role, okOrFailed(err)).Inc()
+		return index, err
+	}
+}
+
+func okOrFailed(err error) string {
+	if err != nil {
+		return "failed"
+	}
+	return "ok"
 }

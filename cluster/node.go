@@ -83,12 +83,12 @@ func (n *Node) start() (err error) {
 	n.live = newLiveness()
 	n.forwards = make(chan struct{}, n.cfg.MaxForwards)
 	n.batch = newBatcher(n)
-	n.reads = newRounds(&n.tasks, n.readRound)
-	n.confirms = newRounds(&n.tasks, n.leaderRound)
 	n.links = newLinks(n.cfg.DialLink, n.timing.Transport)
 	if n.metrics, err = newMetrics(n); err != nil {
 		return err
 	}
+	n.reads = newRounds(&n.tasks, n.metrics.counted("replica", n.readRound))
+	n.confirms = newRounds(&n.tasks, n.metrics.counted("leader", n.leaderRound))
 	n.detector = newDetector(n)
 	rc := n.cfg.raftConfig(n.timing)
 	n.raft, err = raft.NewRaft(rc, n.store, n.files.log, n.files.stable, n.files.snapshots, n.cfg.Transport)

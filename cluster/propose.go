@@ -94,6 +94,13 @@ func (b *batcher) propose(ctx context.Context, cmd fsm.Command) (fsm.Result, err
 	}
 }
 
+// waitingCount is how many proposals are not part of an entry yet.
+func (b *batcher) waitingCount() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.waiting)
+}
+
 // takeBack removes a proposal that is not part of an entry yet.
 func (b *batcher) takeBack(p *proposal) bool {
 	b.mu.Lock()
@@ -135,7 +142,10 @@ func (b *batcher) send() {
 			p.cmd.Time = now
 			cmds[i] = p.cmd
 		}
-		future := b.n.raft.Apply(fsm.EncodeEntry(cmds), b.n.timing.Propose)
+		entry := fsm.EncodeEntry(cmds)
+		b.n.metrics.batchSize.Observe(float64(len(group)))
+		b.n.metrics.batchBytes.Observe(float64(len(entry)))
+		future := b.n.raft.Apply(entry, b.n.timing.Propose)
 		go b.finish(group, future)
 		b.mu.Lock()
 	}
@@ -166,7 +176,6 @@ func (b *batcher) finish(group []*proposal, future raft.ApplyFuture) {
 			p.done <- outcome{result: results[i]}
 		}
 	}
-	b.n.metrics.batchSize.Observe(float64(len(group)))
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.inFlight--
