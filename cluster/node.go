@@ -23,6 +23,7 @@ type Node struct {
 	logger hclog.Logger
 	store  *fsm.Store
 	files  *storage
+	disk   *disk // what Raft sees of files
 	raft   *raft.Raft
 
 	level    atomic.Pointer[level]
@@ -91,7 +92,11 @@ func (n *Node) start() (err error) {
 	n.confirms = newRounds(&n.tasks, n.metrics.counted("leader", n.leaderRound))
 	n.detector = newDetector(n)
 	rc := n.cfg.raftConfig(n.timing)
-	n.raft, err = raft.NewRaft(rc, n.store, n.files.log, n.files.stable, n.files.snapshots, n.cfg.Transport)
+	n.disk = newDisk(n.ctx, n.files, n.timing, n.logger)
+	if t, ok := n.cfg.Transport.(*Transport); ok {
+		t.disk.Store(n.disk)
+	}
+	n.raft, err = raft.NewRaft(rc, n.store, n.disk, n.disk, n.files.snapshots, n.cfg.Transport)
 	if err != nil {
 		return fmt.Errorf("start raft: %w", err)
 	}

@@ -217,6 +217,8 @@ func proposalError(err error) error {
 	switch {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		return fmt.Errorf("%w: %w", ErrNotLeader, err)
+	case notWritten(err): // Raft steps down, and has sent it to nobody
+		return fmt.Errorf("%w any more: its log cannot be written: %w", ErrNotLeader, err)
 	}
 	return fmt.Errorf("%w: %w", ErrAmbiguous, err)
 }

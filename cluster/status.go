@@ -27,6 +27,8 @@ func (n *Node) serverStatus() *wire.ServerStatus {
 	switch err := n.store.Err(); {
 	case err != nil:
 		st.Problem = err.Error()
+	case n.disk.problem() != nil:
+		st.Problem = n.disk.problem().Error()
 	case n.draining.Load():
 		st.Problem = ErrStopped.Error()
 	}

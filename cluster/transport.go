@@ -56,6 +56,7 @@ type Transport struct {
 	wg     sync.WaitGroup
 
 	gate        atomic.Pointer[appendGate]
+	disk        atomic.Pointer[disk] // no vote is asked for while it is bad; nil: it is not known
 	voteRetries atomic.Uint64
 	holds       atomic.Uint64
 

@@ -77,13 +77,27 @@ func (t *Transport) Elect(ctx context.Context, id raft.ServerID, address raft.Se
 	}
 }
 
+// unfit returns an error while this server should not become the leader.
+func (t *Transport) unfit() error {
+	if d := t.disk.Load(); d != nil {
+		return d.fit()
+	}
+	return nil
+}
+
 // RequestVote asks a peer for its vote.
 func (t *Transport) RequestVote(id raft.ServerID, target raft.ServerAddress, req *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	if err := t.unfit(); err != nil {
+		return err
+	}
 	return t.retryVote(func() error { return t.NetworkTransport.RequestVote(id, target, req, resp) })
 }
 
 // RequestPreVote asks a peer whether it would vote.
 func (t *Transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, req *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	if err := t.unfit(); err != nil {
+		return err
+	}
 	return t.retryVote(func() error { return t.NetworkTransport.RequestPreVote(id, target, req, resp) })
 }
 

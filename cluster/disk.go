@@ -1,0 +1,142 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+)
+
+// disk stands between Raft and its files. A full disk is a matter of hours and
+// of somebody who frees space, so nothing that fails here may end the process:
+//
+//	log    a leader whose entry cannot be written steps down by itself; from
+//	       then on this server does not stand for election for a while, so
+//	       that one with a good disk leads. A follower's write is tried again
+//	       with the leader's next entries.
+//	term   Raft panics when it cannot store its term. The write is tried again
+//	       until it succeeds: a server that waits in it answers no vote and
+//	       accepts no entry, which is what a server without its disk may do.
+//	vote   fails, and the vote is not given.
+//
+// Safe for concurrent use.
+type disk struct {
+	raft.LogStore
+	raft.StableStore
+	logger hclog.Logger
+	retry  time.Duration // between two attempts to write the term
+	rest   time.Duration // for how long a failure keeps this server from standing for election
+	ending context.Context
+	letGo  atomic.Bool // a term was not written because the node stops: nothing else may be
+
+	mu     sync.Mutex
+	failed time.Time // the last failure; zero after a success
+	cause  error
+}
+
+// errDisk is why this server does not ask for votes.
+var errDisk = errors.New("the log could not be written a moment ago")
+
+// keyTerm is the key that Raft keeps its term under. A test asks the library.
+const keyTerm = "CurrentTerm"
+
+// newDisk watches over the stores. ending ends when the node stops.
+func newDisk(ending context.Context, s *storage, t Timing, logger hclog.Logger) *disk {
+	return &disk{LogStore: s.log, StableStore: s.stable, logger: logger.Named("disk"),
+		retry: t.Round, rest: 4 * t.Election, ending: ending}
+}
+
+// StoreLog writes one entry.
+func (d *disk) StoreLog(l *raft.Log) error { return d.StoreLogs([]*raft.Log{l}) }
+
+// StoreLogs writes entries.
+func (d *disk) StoreLogs(logs []*raft.Log) error {
+	if d.letGo.Load() {
+		return ErrStopped
+	}
+	return d.note("write entries", d.LogStore.StoreLogs(logs))
+}
+
+// Set writes a part of the vote.
+func (d *disk) Set(key, value []byte) error {
+	if d.letGo.Load() {
+		return ErrStopped
+	}
+	return d.note("write "+string(key), d.StableStore.Set(key, value))
+}
+
+// SetUint64 writes the term, for as long as that takes, or a part of the vote.
+//
+// A term that waits while the node stops is let go: Raft must not wait for ever
+// for its own end. It is not on the disk then, and nothing that is promised in
+// it can be: votes and entries are refused from there on.
+func (d *disk) SetUint64(key []byte, value uint64) error {
+	for !d.letGo.Load() {
+		err := d.note("write "+string(key), d.StableStore.SetUint64(key, value))
+		if err == nil || string(key) != keyTerm {
+			return err
+		}
+		again := time.NewTimer(d.retry)
+		select {
+		case <-again.C:
+		case <-d.ending.Done():
+			again.Stop()
+			d.letGo.Store(true)
+		}
+	}
+	if string(key) == keyTerm {
+		return nil
+	}
+	return ErrStopped
+}
+
+// note keeps in mind how a write ended, and returns its error as it is: the
+// library compares some.
+func (d *disk) note(what string, err error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case err != nil:
+		if d.cause == nil {
+			d.logger.Error("cannot "+what+"; this server takes no part until it can", "error", err)
+		}
+		d.failed, d.cause = time.Now(), err
+	case d.cause != nil:
+		d.logger.Info("the disk can be written again", "after", d.cause)
+		d.failed, d.cause = time.Time{}, nil
+	}
+	return err
+}
+
+// problem is what is wrong with the disk, or nil.
+func (d *disk) problem() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.cause == nil {
+		return nil
+	}
+	return fmt.Errorf("the log cannot be written: %w", d.cause)
+}
+
+// fit returns an error while this server should not lead. It never lasts: if
+// all disks were bad and are good again, somebody has to try.
+func (d *disk) fit() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.cause == nil || time.Since(d.failed) >= d.rest {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errDisk, d.cause)
+}
+
+// notWritten reports errors after which nothing of an entry is on the disk:
+// the file system refused the write itself. After a failed fsync it may be.
+func notWritten(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS)
+}
