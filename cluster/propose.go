@@ -56,7 +56,9 @@ type batcher struct {
 	mu       sync.Mutex
 	waiting  []*proposal
 	inFlight int
-	sending  bool // a goroutine is in send
+	sending  bool          // a goroutine is in send
+	pauses   int           // while above zero nothing is sent
+	drained  chan struct{} // closed when nothing is in flight; nil if nobody waits for that
 	closed   bool
 	idle     chan struct{} // closed when closed and nothing is in flight
 }
@@ -119,7 +121,7 @@ func (b *batcher) takeBack(p *proposal) bool {
 
 // kickLocked starts a sender if there is something to send and room for it.
 func (b *batcher) kickLocked() {
-	if b.sending || b.inFlight >= maxInFlight || len(b.waiting) == 0 {
+	if b.sending || b.pauses > 0 || b.inFlight >= maxInFlight || len(b.waiting) == 0 {
 		return
 	}
 	b.sending = true
@@ -132,7 +134,7 @@ func (b *batcher) send() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer func() { b.sending = false }()
-	for b.inFlight < maxInFlight && len(b.waiting) > 0 {
+	for b.pauses == 0 && b.inFlight < maxInFlight && len(b.waiting) > 0 {
 		group := b.takeLocked()
 		b.inFlight++
 		b.mu.Unlock()
@@ -245,7 +247,38 @@ func (b *batcher) close() {
 	}
 }
 
+// pause holds back what has not been sent, and waits until what has is settled
+// or the context ends. The caller calls resume in either case.
+func (b *batcher) pause(ctx context.Context) (resume func(), err error) {
+	b.mu.Lock()
+	b.pauses++
+	if b.inFlight > 0 && b.drained == nil {
+		b.drained = make(chan struct{})
+	}
+	drained := b.drained
+	b.mu.Unlock()
+	resume = func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.pauses--
+		b.kickLocked()
+	}
+	if drained == nil {
+		return resume, nil
+	}
+	select {
+	case <-drained:
+		return resume, nil
+	case <-ctx.Done():
+		return resume, fmt.Errorf("wait for proposals: %w", ctx.Err())
+	}
+}
+
 func (b *batcher) settleLocked() {
+	if b.inFlight == 0 && b.drained != nil {
+		close(b.drained)
+		b.drained = nil
+	}
 	if !b.closed || b.inFlight > 0 {
 		return
 	}

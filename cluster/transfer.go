@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -102,18 +103,73 @@ func (n *Node) transferHere(ctx context.Context, name string) error {
 	return fmt.Errorf("transfer: %w", err)
 }
 
-// transferTo asks Raft, which bounds it by the election timeout.
+// transferTo has the server call an election, once its log is as long as the
+// leader's, and returns when leadership has moved or Timing.Election has passed.
+//
+// Raft's own LeadershipTransfer is not used: interrupted by a partition, its
+// goroutine can wait for ever for a replication that has ended, and its leader
+// then refuses every write in all its later terms
+// (https://github.com/hashicorp/raft/issues/696). Here writes wait meanwhile.
 func (n *Node) transferTo(ctx context.Context, s raft.Server) error {
+	ctx, cancel := context.WithTimeout(ctx, n.timing.Election)
+	defer cancel()
+	term := n.raft.CurrentTerm()
+	resume, err := n.batch.pause(ctx)
+	defer resume()
+	if err == nil {
+		err = n.awaitLog(ctx, s)
+	}
+	if err == nil {
+		err = n.sendTimeoutNow(ctx, s, term)
+	}
+	if err == nil {
+		_, err = n.awaitLeader(ctx, func(now *level) bool { return string(now.leader) != n.cfg.ID || now.term > term })
+	}
+	if err != nil {
+		return fmt.Errorf("to %s: %w", s.ID, err)
+	}
+	return nil
+}
+
+// awaitLog waits until the server has all entries of this one.
+func (n *Node) awaitLog(ctx context.Context, s raft.Server) error {
+	again := time.NewTicker(votePause)
+	defer again.Stop()
+	for {
+		st, err := n.askStatus(ctx, s)
+		switch {
+		case err != nil:
+			return err
+		case st.ID != string(s.ID):
+			return fmt.Errorf("%w: %s answers at %s", ErrUnknownServer, st.ID, s.Address)
+		case st.LastIndex >= n.raft.LastIndex():
+			return nil
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return fmt.Errorf("it lacks %d entries: %w", n.raft.LastIndex()-st.LastIndex, ctx.Err())
+		}
+	}
+}
+
+// sendTimeoutNow tells a follower to stand for election, if this server still
+// leads in the term: Raft obeys whoever asks, even as a leader.
+func (n *Node) sendTimeoutNow(ctx context.Context, s raft.Server, term uint64) error {
+	if n.raft.State() != raft.Leader || n.raft.CurrentTerm() != term {
+		return ErrNotLeader
+	}
+	transport := n.cfg.Transport
+	req := &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{
+		ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(n.cfg.ID), Addr: transport.EncodePeer(raft.ServerID(n.cfg.ID), transport.LocalAddr()),
+	}}
 	done := make(chan error, 1)
-	if !n.tasks.run(func() { done <- n.raft.LeadershipTransferToServer(s.ID, s.Address).Error() }) {
+	if !n.tasks.run(func() { done <- transport.TimeoutNow(s.ID, s.Address, req, &raft.TimeoutNowResponse{}) }) {
 		return ErrStopped
 	}
 	select {
 	case err := <-done:
-		if err != nil {
-			return fmt.Errorf("to %s: %w", s.ID, err)
-		}
-		return nil
+		return err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
