@@ -45,6 +45,11 @@ func TestStandalone(t *testing.T) {
 	if code := busy.wait(20 * time.Second); code != 1 || !strings.Contains(busy.out.String(), "stop the agent first") {
 		t.Errorf("cleanup beside an agent: exit %d: %s", code, busy.out)
 	}
+	compact := []string{"compact", "--data-dir", filepath.Join(dir, "data")}
+	busy = start(t, isolated, compact...)
+	if code := busy.wait(20 * time.Second); code != 1 || !strings.Contains(busy.out.String(), "stop the server first") {
+		t.Errorf("compact beside a server: exit %d: %s", code, busy.out)
+	}
 	p.signal(syscall.SIGTERM)
 	if code := p.wait(15 * time.Second); code != 0 {
 		t.Errorf("SIGTERM: exit %d", code)
@@ -53,6 +58,10 @@ func TestStandalone(t *testing.T) {
 		if !strings.Contains(p.out.String(), want) {
 			t.Errorf("the log lacks %q", want)
 		}
+	}
+	smaller := start(t, isolated, compact...)
+	if code := smaller.wait(20 * time.Second); code != 0 || !strings.Contains(smaller.out.String(), "bytes after") {
+		t.Errorf("compact: exit %d: %s", code, smaller.out)
 	}
 	clean := start(t, isolated, append([]string{"cleanup"}, args...)...)
 	if code := clean.wait(20 * time.Second); code != 0 {
