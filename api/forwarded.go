@@ -115,6 +115,9 @@ func (s *Server) handleWrite(ctx context.Context, id fsm.RequestID, req *wire.Re
 	if _, ok := negotiate(w.header("Accept"), shapesObject); !ok {
 		return s.errorResponse(req, errNotAcceptable(acceptedTypes))
 	}
+	if w.info.Verb == "deletecollection" {
+		return s.runCollection(ctx, w)
+	}
 	return s.runWrite(ctx, w)
 }
 

@@ -99,7 +99,7 @@ func actionFor(info requestInfo) action {
 		return &updateAction{}
 	case " patch", "status patch":
 		return &patchAction{}
-	case " delete":
+	case " delete", " deletecollection":
 		return &deleteAction{}
 	case "scale update", "scale patch":
 		return &scaleAction{}

@@ -108,6 +108,19 @@ func (v *View) Outcome(id RequestID) (Outcome, bool) {
 	return e.outcome, true
 }
 
+// Outcomes yields what the parts of a request did, those named by a Sub, as
+// far as they are remembered, in the order of their names.
+func (v *View) Outcomes(id RequestID) iter.Seq[Outcome] {
+	return func(yield func(Outcome) bool) {
+		v.outcomes.Ascend(&outcomeEntry{id: id.WithSub("")}, func(e *outcomeEntry) bool {
+			if e.id.Nonce != id.Nonce || e.id.Birth != id.Birth {
+				return false
+			}
+			return e.id.Sub == "" || yield(e.outcome)
+		})
+	}
+}
+
 // Expired reports whether the ID is so old that its outcome may have been
 // forgotten. Such a request is refused.
 func (v *View) Expired(id RequestID) bool { return !id.IsZero() && id.Birth < v.horizon }

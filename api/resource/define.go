@@ -66,7 +66,7 @@ func define[T object](k Kind, newObject func() T, newList func() runtime.Object,
 		return list
 	}
 	if k.Verbs == nil {
-		k.Verbs = []string{"create", "delete", "get", "list", "patch", "update", "watch"}
+		k.Verbs = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
 	}
 	k.HasStatus = t.setStatus != nil
 	if k.HasStatus {

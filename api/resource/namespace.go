@@ -17,6 +17,7 @@ var namespaceKind = define(
 	Kind{
 		GVK: corev1.SchemeGroupVersion.WithKind("Namespace"), Resource: "namespaces", Singular: "namespace",
 		ShortNames: []string{"ns"}, UnconditionalUpdate: true,
+		Verbs:        []string{"create", "delete", "get", "list", "patch", "update", "watch"}, // all at once would be an accident
 		Subresources: []Subresource{{Name: "finalize", GVK: corev1.SchemeGroupVersion.WithKind("Namespace"), Verbs: []string{"update"}}},
 	},
 	func() *corev1.Namespace { return &corev1.Namespace{} },

@@ -42,6 +42,7 @@ var required = []string{
 	"fsm.TestRefusedCommandsChangeNothing",
 	"fsm.TestHistoryIsExact",
 	"fsm.TestDamagedSnapshotIsRefused",
+	"api.TestDeleteCollectionResent",
 	"cluster.TestFaults",
 	"cluster.TestTransferUnderPartition",
 	"cluster.TestFullDisk",

@@ -63,6 +63,9 @@ func collectionPath(f form, k *resource.Kind) map[string]any {
 		"get":  operation(f, "list", k.GVK, "list"+scope(k)+k.GVK.Kind, modelOf(listOf(k)), "", listParameters),
 		"post": operation(f, "post", k.GVK, "create"+scope(k)+k.GVK.Kind, modelOf(k.GVK), modelOf(k.GVK), writeParameters),
 	}
+	if k.Supports("deletecollection") {
+		path["delete"] = operation(f, "deletecollection", k.GVK, "deleteCollection"+scope(k)+k.GVK.Kind, statusModel, deleteOptionsModel, deleteCollectionParameters)
+	}
 	if parameters := pathParameters(f, k, false); parameters != nil {
 		path["parameters"] = parameters
 	}
@@ -119,6 +122,9 @@ var (
 	deleteParameters = []query{
 		{"dryRun", "string"}, {"gracePeriodSeconds", "integer"}, {"propagationPolicy", "string"}, {"pretty", "string"},
 	}
+	deleteCollectionParameters = append([]query{
+		{"continue", "string"}, {"fieldSelector", "string"}, {"labelSelector", "string"}, {"limit", "integer"},
+	}, deleteParameters...)
 	listParameters = []query{
 		{"allowWatchBookmarks", "boolean"}, {"continue", "string"}, {"fieldSelector", "string"}, {"labelSelector", "string"},
 		{"limit", "integer"}, {"pretty", "string"}, {"resourceVersion", "string"}, {"resourceVersionMatch", "string"},
