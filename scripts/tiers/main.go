@@ -135,7 +135,7 @@ func missing(all *outcome) (problems []string) {
 }
 
 func (t tier) run(all *outcome) error {
-	cmd := exec.Command("go", append([]string{"test", "-json", "-count=1", "-timeout", "300s"}, t.args...)...)
+	cmd := exec.Command("go", append([]string{"test", "-json", "-count=1", "-timeout", "900s"}, t.args...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
