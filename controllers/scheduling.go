@@ -1,10 +1,9 @@
 package controllers
 
 import (
-	"time"
-
 	"errors"
 	"sort"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
