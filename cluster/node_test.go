@@ -86,7 +86,7 @@ func TestNewReleasesEverythingWhenItFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := newSimNet(1)
 		cfg := DefaultConfig()
-		cfg.Transport = NewTransport(simRaft{network.listen("raft", "s1:1")}, time.Second, nil)
+		cfg.Transport = NewTransport(network.RaftLayer("s1:1"), time.Second, nil)
 		cfg.LinkListener = network.listen("link", "s1:1")
 		if _, err := New(cfg); err == nil {
 			t.Fatal("a node without configuration started")

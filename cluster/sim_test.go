@@ -90,7 +90,7 @@ func (c *simCluster) start(h *simHost, bootstrap bool) {
 	cfg.ID, cfg.Name, cfg.Address, cfg.Bootstrap, cfg.Store = h.id, h.name, h.addr, bootstrap, store
 	cfg.Log, cfg.Stable, cfg.Snapshots = h.log, h.log, h.snapshots
 	cfg.Logger = testLogger().With("server", h.name)
-	transport := NewTransport(simRaft{c.net.listen("raft", h.addr)}, cfg.Timing.Transport, cfg.Logger)
+	transport := NewTransport(c.net.RaftLayer(h.addr), cfg.Timing.Transport, cfg.Logger)
 	cfg.Transport = transport
 	cfg.LinkListener = c.net.listen("link", h.addr)
 	cfg.DialLink = func(ctx context.Context, to string) (netConn, error) { return c.net.dial(ctx, "link", h.addr, to) }

@@ -19,7 +19,8 @@ const module = "github.com/shepherd-project/shepherd/"
 var allowed = map[string][]string{
 	"fsm":                   {},
 	"api/wire":              {},
-	"cluster":               {"fsm", "api/wire", "cluster/pki"},
+	"cluster":               {"fsm", "api/wire", "cluster/pki", "cluster/simnet"}, // the last in tests alone
+	"cluster/simnet":        {},
 	"cluster/pki":           {},
 	"api/resource":          {"fsm"},
 	"api/openapi/...":       {"api/openapi/...", "api/resource"},
@@ -76,6 +77,17 @@ func TestShimIsLean(t *testing.T) {
 		if strings.HasPrefix(dep, "k8s.io/") || dep == "net/http" || dep == "crypto/tls" {
 			t.Errorf("the shim links %s", dep)
 		}
+	}
+}
+
+// A simulated network is linked by tests and by nothing that is installed.
+func TestProgramsLinkNoSimulation(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", module+"cmd/...").Output()
+	if err != nil {
+		t.Fatal(explain(err))
+	}
+	if deps := strings.Fields(string(out)); slices.Contains(deps, module+"cluster/simnet") || !slices.Contains(deps, module+"cluster") {
+		t.Error("a program links cluster/simnet, or the list of its packages is wrong")
 	}
 }
 
