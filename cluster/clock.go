@@ -77,7 +77,7 @@ func (n *Node) startClock(term uint64) bool {
 func (n *Node) adoptWallClock(term uint64) bool {
 	ctx, cancel := context.WithTimeout(n.ctx, n.timing.Round)
 	defer cancel()
-	earliest := time.Now().Round(0)
+	earliest := n.cfg.Wall().Round(0)
 	err := n.confirmTerm(ctx, term, func(r *wire.TermReply) {
 		if t := time.Unix(0, r.Wall); t.Before(earliest) {
 			earliest = t

@@ -92,6 +92,12 @@ type Config struct {
 	Stable    raft.StableStore
 	Snapshots raft.SnapshotStore
 
+	// Wall reads this host's wall clock, which may be wrong and may jump: all
+	// that depends on it is by how much cluster time moves on over a time in
+	// which the whole cluster was down. Waiting and ages go by the monotonic
+	// clock, of package time. Nil: time.Now.
+	Wall func() time.Time
+
 	Timing Timing
 	// FailureDetector calls an election as soon as a majority has lost the
 	// leader, instead of waiting for Timing.Heartbeat. It needs a Transport

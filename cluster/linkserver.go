@@ -113,7 +113,7 @@ func (n *Node) linkTerm(w http.ResponseWriter, r *http.Request) {
 	if _, ok := readLink(w, r, wire.MaxSmall, wire.DecodeTermQuery); !ok {
 		return
 	}
-	n.writeLink(w, wire.EncodeTermReply(&wire.TermReply{ID: n.cfg.ID, Term: n.raft.CurrentTerm(), Wall: time.Now().UnixNano()}))
+	n.writeLink(w, wire.EncodeTermReply(n.termReply()))
 }
 
 func (n *Node) linkReadIndex(w http.ResponseWriter, r *http.Request) {

@@ -58,6 +58,9 @@ func New(cfg Config) (*Node, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
+	if cfg.Wall == nil {
+		cfg.Wall = time.Now
+	}
 	n := &Node{cfg: cfg, done: make(chan struct{}), promote: make(chan struct{}, 1)}
 	if err := n.start(); err != nil {
 		return nil, errors.Join(err, n.abandon())

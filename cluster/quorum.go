@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -71,6 +70,10 @@ func (n *Node) others(servers []raft.Server) (list []raft.Server) {
 	return list
 }
 
+func (n *Node) termReply() *wire.TermReply {
+	return &wire.TermReply{ID: n.cfg.ID, Term: n.raft.CurrentTerm(), Wall: n.cfg.Wall().UnixNano()}
+}
+
 // confirmTerm returns nil if a majority of the voters says, each at some moment
 // after the call began, that its term is at most the given one: no later leader
 // existed when the call began, for its election would have raised the term of
@@ -91,7 +94,7 @@ func (n *Node) confirmTerm(ctx context.Context, term uint64, each func(*wire.Ter
 	}
 	rest := n.others(all)
 	if len(rest) < len(all) {
-		count(&wire.TermReply{ID: n.cfg.ID, Term: n.raft.CurrentTerm(), Wall: time.Now().UnixNano()})
+		count(n.termReply())
 	}
 	var failed []error
 	if got < need && later <= term {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 type simHost struct {
 	id, name, addr string
 
+	wrong     atomic.Int64 // how far its wall clock is from the right time, in nanoseconds
 	log       *raft.InmemStore
 	snapshots raft.SnapshotStore
 
@@ -95,6 +97,7 @@ func (c *simCluster) start(h *simHost, bootstrap bool) {
 	cfg.LinkListener = c.net.listen("link", h.addr)
 	cfg.DialLink = func(ctx context.Context, to string) (netConn, error) { return c.net.dial(ctx, "link", h.addr, to) }
 	cfg.Handler = app.handle
+	cfg.Wall = func() time.Time { return time.Now().Add(time.Duration(h.wrong.Load())) }
 	if c.tune != nil {
 		c.tune(&cfg)
 	}
