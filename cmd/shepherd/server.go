@@ -95,6 +95,7 @@ func startServer(ctx context.Context, s *settings, logger hclog.Logger) (_ *serv
 		return nil, err
 	}
 	srv.loops.Go(srv.watchNode)
+	srv.loops.Go(func() { paceGC(srv.stopCh) })
 	srv.loops.Go(func() { srv.upkeep(ctx) })
 	logger.Info("server started", "name", srv.home.Name(), "id", srv.home.ID(), "cluster", srv.home.CA.ClusterID(),
 		"addr", srv.port.Addr(), "advertise", s.Advertise)
