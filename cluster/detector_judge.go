@@ -52,7 +52,7 @@ type testimony struct {
 	term  uint64
 	state raft.RaftState
 	log   logEnd
-	elect string // who it wants to lead
+	elect string // who it wants to lead: itself, if it is about to stand
 }
 
 // testify reads a report as a testimony about the leader.
@@ -141,8 +141,9 @@ func (s *scene) arbitrate(witnesses []string) verdict {
 	moved := s.term > s.leader.term
 	for _, id := range witnesses[1:] {
 		t := s.others[id]
-		moved = moved || t.term > s.leader.term || t.state == raft.Candidate
-		if t.state == raft.Candidate && t.log.compare(s.log) < 0 && first == s.self {
+		stands := t.state == raft.Candidate || t.elect == id
+		moved = moved || t.term > s.leader.term || stands
+		if stands && t.log.compare(s.log) < 0 && first == s.self {
 			return verdict{decision: decideStand, reason: "candidate " + id + " has a shorter log"}
 		}
 		if !moved && t.elect == s.self && id == arbiter {

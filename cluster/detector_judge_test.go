@@ -32,6 +32,13 @@ func (s *scene) b(change func(*testimony)) {
 	s.others["b"] = t
 }
 
+// says makes another one want a leader.
+func (s *scene) says(id, elect string) {
+	t := s.others[id]
+	t.elect = elect
+	s.others[id] = t
+}
+
 // later lets time pass since a majority agreed.
 func (s *scene) later(d time.Duration) {
 	s.agreed = s.now
@@ -69,9 +76,7 @@ func TestJudge(t *testing.T) {
 		{"and stands when it is", func(s *scene) {
 			s.b(func(t *testimony) { t.log.index++ })
 			s.asB()
-			a := s.others["a"]
-			a.elect = "b"
-			s.others["a"] = a
+			s.says("a", "b")
 		}, decideStand, "", 0},
 		{"the one with the shorter log waits long", func(s *scene) { s.b(func(t *testimony) { t.log.index-- }); s.asB() }, decideWait, "", 560 * ms},
 		{"the first is a candidate", func(s *scene) { s.state, s.term = raft.Candidate, 8; s.asB() }, decideWait, "", 560 * ms},
@@ -81,6 +86,9 @@ func TestJudge(t *testing.T) {
 			s.state, s.term, s.log.index = raft.Candidate, 8, 99
 			s.asB()
 		}, decideStand, "", 0},
+		{"the first is about to stand", func(s *scene) { s.asB(); s.says("a", "a"); s.later(60 * ms) }, decideWait, "", 500 * ms},
+		{"it is about to stand with a shorter log", func(s *scene) { s.log.index = 99; s.asB(); s.says("a", "a") }, decideStand, "", 0},
+		{"the next is about to stand", func(s *scene) { s.says("b", "b") }, decideWait, "", 560 * ms},
 		{"the term has moved here", func(s *scene) { s.term = 8 }, decideWait, "", 560 * ms},
 		{"the term has moved there", func(s *scene) { s.b(func(t *testimony) { t.term = 8 }) }, decideWait, "", 560 * ms},
 	} {

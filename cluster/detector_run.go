@@ -42,6 +42,9 @@ func (d *detector) run(elect func(context.Context, raft.ServerID, raft.ServerAdd
 			if until := d.consider(m, elect); !until.IsZero() {
 				again = min(again, max(time.Until(until), time.Millisecond))
 			}
+			if time.Since(m.since) < 4*n.timing.Patience {
+				again = min(again, n.timing.Ping) // nothing says that this server's own log has grown
+			}
 		} else if d.doubts(l.leader) {
 			again = min(again, n.timing.Ping) // Raft hears it, and nobody would say when it no longer does
 		}
@@ -165,6 +168,7 @@ func (d *detector) consider(m *matter, elect func(context.Context, raft.ServerID
 		return v.until
 	}
 	n := d.node
+	d.tell(n.cfg.ID, true) // before Raft has written its new term: or another one may begin meanwhile
 	ctx, cancel := context.WithTimeout(n.ctx, n.timing.Patience)
 	defer cancel()
 	err := elect(ctx, raft.ServerID(n.cfg.ID), raft.ServerAddress(n.cfg.Address), func() bool {
@@ -173,12 +177,12 @@ func (d *detector) consider(m *matter, elect func(context.Context, raft.ServerID
 			(leader == "" || string(leader) == m.id)
 	})
 	m.fired = !errors.Is(err, errNotNow) // else Raft may have taken it
+	d.tell("", true)                     // by now its state says the rest
 	if err != nil {
 		d.node.metrics.decisions.WithLabelValues("failed").Inc()
 		d.logger.Warn("cannot stand for election", "term", s.term, "error", err)
 		return time.Now().Add(n.timing.Ping)
 	}
-	d.tell("", true) // that this server is a candidate now
 	return time.Time{}
 }
 

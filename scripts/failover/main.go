@@ -53,6 +53,7 @@ type sample struct {
 	Round       int    `json:"round"`
 	Leader      string `json:"leader"`
 	Gap         int64  `json:"gapMs"`         // without an acknowledgement
+	Began       int64  `json:"beganMs"`       // that time, after the fault
 	Elected     int64  `json:"electedMs"`     // from the fault to a leader with its state complete, -1 if not seen
 	Controllers int64  `json:"controllersMs"` // and to the first complete reconcile of all its controllers
 	Stood       int64  `json:"stoodMs"`       // this program itself, at most
@@ -102,10 +103,10 @@ func (b *bench) run(ctx context.Context, times int) (err error) {
 	for i := range times {
 		s, err := b.lose(ctx, i)
 		if err != nil {
-			return errors.Join(fmt.Errorf("time %d: %w", i+1, err), b.tell(time.Now().Add(-20*time.Second), time.Now()))
+			return errors.Join(fmt.Errorf("time %d: %w", i+1, err), b.tell(time.Now(), -20_000, 0))
 		}
-		fmt.Printf("%3d: %s lost, gap %d ms, elected after %d ms, controllers after %d ms (this program itself stood still for %d ms at most)\n",
-			i+1, s.Leader, s.Gap, s.Elected, s.Controllers, s.Stood)
+		fmt.Printf("%3d: %s lost, gap %d ms from %d ms on, elected after %d ms, controllers after %d ms (this program itself stood still for %d ms at most)\n",
+			i+1, s.Leader, s.Gap, s.Began, s.Elected, s.Controllers, s.Stood)
 		if err := b.keep(s); err != nil {
 			return err
 		}

@@ -67,13 +67,14 @@ func (b *bench) lose(ctx context.Context, round int) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
-	s := sample{Round: round + 1, Leader: leader.name, Gap: b.gap(at).Milliseconds(), Stood: stood.Milliseconds()}
+	begun, gap := b.gap(at)
+	s := sample{Round: round + 1, Leader: leader.name, Gap: gap.Milliseconds(), Began: begun.Sub(at).Milliseconds(), Stood: stood.Milliseconds()}
 	if s.Elected, s.Controllers, err = b.milestones(leader, at); err != nil {
 		return s, err
 	}
-	if time.Duration(s.Gap)*time.Millisecond > b.slow {
-		fmt.Printf("--- round %d was slow: at 0 ms %s (%s)\n", round+1, leader.name, b.fault)
-		err = b.tell(at, at.Add(time.Duration(s.Gap)*time.Millisecond+100*time.Millisecond))
+	if gap > b.slow {
+		fmt.Printf("--- round %d was slow: %s of %s at 0 ms, no acknowledgement from %d ms on for %d ms\n", round+1, b.fault, leader.name, s.Began, s.Gap)
+		err = b.tell(at, min(s.Began, 0), s.Began+s.Gap+50)
 	}
 	b.mu.Lock()
 	b.acks = nil
@@ -113,17 +114,20 @@ func (b *bench) write(ctx context.Context, s *server, writer string) {
 	}
 }
 
-// gap is the longest time without an acknowledgement that ended after the fault.
-func (b *bench) gap(fault time.Time) (gap time.Duration) {
+// gap is the longest time without an acknowledgement that ended after the
+// fault, and when it began: long after the fault, it is something else's.
+func (b *bench) gap(fault time.Time) (begun time.Time, gap time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	slices.SortFunc(b.acks, func(x, y ack) int { return x.at.Compare(y.at) })
 	for i, a := range b.acks {
 		if i > 0 && a.at.After(fault) && b.acks[i-1].at.Before(fault.Add(b.after)) {
-			gap = max(gap, a.at.Sub(b.acks[i-1].at))
+			if d := a.at.Sub(b.acks[i-1].at); d > gap {
+				begun, gap = b.acks[i-1].at, d
+			}
 		}
 	}
-	return gap
+	return begun, gap
 }
 
 // line is one of a server's log.
@@ -182,8 +186,10 @@ func (b *bench) milestones(old *server, fault time.Time) (elected, controllers i
 // dull is what the servers' logs say all the time.
 var dull = regexp.MustCompile(`controllers: (reconciled|controller st|overtaken)|upkeep|accepted connection`)
 
-// tell prints what the servers logged and acknowledged between two moments.
-func (b *bench) tell(from, to time.Time) error {
+// tell prints what the servers logged and acknowledged between two moments,
+// in milliseconds after the fault.
+func (b *bench) tell(fault time.Time, first, last int64) error {
+	from, to := fault.Add(time.Duration(first)*time.Millisecond), fault.Add(time.Duration(last)*time.Millisecond)
 	all, err := b.lines(from, to)
 	if err != nil {
 		return err
@@ -204,7 +210,7 @@ func (b *bench) tell(from, to time.Time) error {
 			}
 		}
 		if !dull.MatchString(l.text) {
-			fmt.Printf("%6.0f ms %s: %.240s\n", float64(l.at.Sub(from).Microseconds())/1000, l.server, l.text)
+			fmt.Printf("%6.0f ms %s: %.240s\n", float64(l.at.Sub(fault).Microseconds())/1000, l.server, l.text)
 		}
 	}
 	return nil
