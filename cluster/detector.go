@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"crypto/rand"
+	"slices"
 	"sync"
 	"time"
 
@@ -279,6 +280,21 @@ func (d *detector) excuse(stood time.Duration) {
 		d.node.metrics.stalls.Inc()
 		d.logger.Warn("this server stood still", "for", stood.Round(time.Millisecond))
 	}
+}
+
+// answering leaves out the servers that are known not to answer, as long as
+// enough are left: who asks all of them should not wait for a stopped one.
+func (d *detector) answering(servers []raft.Server, enough int) []raft.Server {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	there := slices.DeleteFunc(slices.Clone(servers), func(s raft.Server) bool {
+		p := d.peers[s.ID]
+		return p != nil && (p.state == peerDead || p.state == peerSilent)
+	})
+	if len(there) < enough {
+		return servers
+	}
+	return there
 }
 
 // down is what the gate asks: whether entries for the peer cannot arrive, or

@@ -133,7 +133,7 @@ func (n *Node) Ages(ctx context.Context) (map[string]time.Duration, error) {
 	if len(n.others(all)) < len(all) {
 		replies = append(replies, n.agesReply())
 	}
-	err := gather(ctx, &n.tasks, n.others(all), func(ctx context.Context, s raft.Server) (*wire.AgesReply, error) {
+	err := gather(ctx, &n.tasks, n.detector.answering(n.others(all), need-len(replies)), func(ctx context.Context, s raft.Server) (*wire.AgesReply, error) {
 		return call(ctx, n, s.Address, wire.LinkAges, nil, wire.DecodeAgesReply)
 	}, func(s raft.Server, r *wire.AgesReply, err error) bool {
 		switch {

@@ -71,6 +71,25 @@ func TestAgesOutliveTheLeader(t *testing.T) {
 	})
 }
 
+// TestAgesDoNotWaitForAStoppedServer: the old leader is there and does not
+// answer, as one that is stopped. The first reconcile of the next one's node
+// controller asks for ages, and waits for those that answer.
+func TestAgesDoNotWaitForAStoppedServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatched(t, 1, 3, nil)
+		defer w.stop()
+		old, others := w.split()
+		w.net.isolate(old.addr, w.addrs(), true)
+		w.mustWrite(others)
+		next, begun := w.waitLeader(), time.Now()
+		mustAges(t, next)
+		if took := time.Since(begun); took > 20*time.Millisecond {
+			t.Errorf("it took %v", took)
+		}
+		w.converge()
+	})
+}
+
 func TestAgesHoldUnheardNodesAndUptime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 2, 1, nil)
