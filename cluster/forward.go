@@ -82,13 +82,16 @@ func forwardError(err error, sent int, last error) error {
 
 // forwardOnce asks the leader of one level, for no longer than the level lasts.
 func (n *Node) forwardOnce(ctx context.Context, l *level, req *wire.Request, encoded []byte) (*wire.Response, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if l.raft {
+	switch {
+	case l.raft:
 		// lead itself ends when this server stops leading; that its state
 		// becomes complete is no reason to ask again.
 		return n.lead(ctx, req), nil
+	case len(encoded) <= maxStreamed:
+		return n.links.forward(ctx, l.changed, string(l.address), encoded)
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	defer n.cancelOn(l.changed, cancel)()
 	return call(ctx, n, l.address, wire.LinkForward, encoded, wire.DecodeResponse)
 }

@@ -32,10 +32,11 @@ type links struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 
-	mu     sync.Mutex
-	closed bool
-	peers  map[string]*peerLink // by address
-	wg     sync.WaitGroup       // dials
+	mu      sync.Mutex
+	closed  bool
+	peers   map[string]*peerLink      // by address
+	streams map[string]*forwardStream // by address
+	wg      sync.WaitGroup            // dials and streams
 }
 
 // peerLink is the connection to one peer, under links.mu.
@@ -46,7 +47,7 @@ type peerLink struct {
 }
 
 func newLinks(dial func(context.Context, string) (net.Conn, error), timeout time.Duration) *links {
-	l := &links{dial: dial, timeout: timeout, peers: make(map[string]*peerLink), open: newConnSet()}
+	l := &links{dial: dial, timeout: timeout, peers: make(map[string]*peerLink), streams: make(map[string]*forwardStream), open: newConnSet()}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true) // the dialer brings the encryption
@@ -134,7 +135,7 @@ func (l *links) RoundTrip(req *http.Request) (*http.Response, error) {
 	return conn.RoundTrip(req)
 }
 
-// close ends all connections and waits for running dials.
+// close ends all connections and waits for running dials and streams.
 func (l *links) close() {
 	l.cancel()
 	l.mu.Lock()

@@ -23,6 +23,7 @@ func (n *Node) newLinkServer() *http.Server {
 	protocols.SetHTTP1(true) // for what upgrades
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+wire.LinkForward, n.linkForward)
+	mux.HandleFunc("POST "+wire.LinkForwards, n.linkForwards)
 	mux.HandleFunc("POST "+wire.LinkReadIndex, n.linkReadIndex)
 	mux.HandleFunc("POST "+wire.LinkTerm, n.linkTerm)
 	mux.HandleFunc("POST "+wire.LinkHeartbeat, n.linkHeartbeat)
