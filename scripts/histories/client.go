@@ -1,0 +1,144 @@
+package histories
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// client does one random operation after the other, each at a random replica.
+// It belongs to one goroutine.
+type client struct {
+	run  *Run
+	id   int
+	rng  *rand.Rand
+	seen [8]uint64 // per key, the version that this client was told last
+}
+
+func (c *client) work(ctx context.Context) {
+	for n := 0; ctx.Err() == nil; n++ {
+		c.run.pause(ctx, time.Duration(c.rng.Int63n(int64(c.run.Think))))
+		// What has begun is finished: its outcome counts.
+		attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.run.Patience)
+		c.once(attempt, fmt.Sprintf("%d.%d", c.id, n))
+		cancel()
+	}
+}
+
+// once does one operation; tag is the value of a write.
+func (c *client) once(ctx context.Context, tag string) {
+	replica := c.run.pick(c.rng)
+	k := c.rng.Intn(c.run.Keys)
+	op := operation{Key: c.run.keys()[k]}
+	conditional := c.rng.Intn(2) == 0
+	switch dice := c.rng.Intn(16); {
+	case dice < 3:
+		op.Verb, op.Data.V = verbCreate, tag
+	case dice < 7:
+		op.Verb, op.Data.V = verbUpdate, tag
+	case dice < 10:
+		op.Verb, op.Data.P = verbPatch, tag
+	case dice < 12:
+		op.Verb = verbDelete
+	case dice < 15:
+		op.Verb = verbGet
+	default:
+		call := c.run.rec.now()
+		if l, _, err := c.run.list(ctx, replica); err == nil {
+			l.what = fmt.Sprintf("client %d's list at %s", c.id, replica.Name)
+			c.run.rec.addList(c.id, c.run.keys(), l, call)
+		}
+		return
+	}
+	if conditional && op.Verb != verbCreate && op.Verb != verbGet {
+		op.Version = c.seen[k]
+	}
+	call := c.run.rec.now()
+	a := c.send(ctx, replica, op)
+	c.run.rec.add(c.id, op, a, call)
+	if a.Version != 0 {
+		c.seen[k] = a.Version
+	}
+}
+
+// send asks the replica and reads its answer. Whatever does not say that the
+// write has happened, or has not, is isUnknown.
+func (c *client) send(ctx context.Context, to Replica, op operation) answer {
+	method, name, contentType, body := op.request()
+	resp, err := c.run.request(ctx, to, method, c.run.path(name), contentType, body)
+	if err != nil {
+		return answer{Is: isUnknown}
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return answer{Is: isUnknown}
+	}
+	a, err := readAnswer(op, resp, text)
+	if err != nil {
+		c.run.rec.problem("client %d: %+v at %s: %v", c.id, op, to.Name, err)
+	}
+	return a
+}
+
+// request is the operation as HTTP.
+func (op operation) request() (method, name, contentType string, body []byte) {
+	version := ""
+	if op.Version != 0 {
+		version = strconv.FormatUint(op.Version, 10)
+	}
+	metadata := fmt.Sprintf(`"metadata":{"name":%q,"resourceVersion":%q}`, op.Key, version)
+	switch op.Verb {
+	case verbCreate:
+		return http.MethodPost, "", "application/json", fmt.Appendf(nil, `{%s,"data":{"V":%q}}`, metadata, op.Data.V)
+	case verbUpdate:
+		return http.MethodPut, op.Key, "application/json", fmt.Appendf(nil, `{%s,"data":{"V":%q}}`, metadata, op.Data.V)
+	case verbPatch:
+		patch := fmt.Appendf(nil, `{"data":{"P":%q}}`, op.Data.P)
+		if version != "" {
+			patch = fmt.Appendf(nil, `{%s,"data":{"P":%q}}`, metadata, op.Data.P)
+		}
+		return http.MethodPatch, op.Key, "application/merge-patch+json", patch
+	case verbDelete:
+		if version == "" {
+			return http.MethodDelete, op.Key, "", nil
+		}
+		return http.MethodDelete, op.Key, "application/json", fmt.Appendf(nil, `{"kind":"DeleteOptions","apiVersion":"v1","preconditions":{"resourceVersion":%q}}`, version)
+	}
+	return http.MethodGet, op.Key, "", nil
+}
+
+// readAnswer says what an answer means. It is an error, and the outcome is not
+// known, if the request must not be answered so.
+func readAnswer(op operation, resp *http.Response, text []byte) (answer, error) {
+	var o wireObject
+	if err := json.Unmarshal(text, &o); err != nil {
+		return answer{Is: isUnknown}, fmt.Errorf("%w: status %d: %s", errStrange, resp.StatusCode, text)
+	}
+	want := http.StatusOK
+	if op.Verb == verbCreate {
+		want = http.StatusCreated
+	}
+	switch code := resp.StatusCode; {
+	case code == want && op.Verb == verbDelete:
+		return answer{Is: isOK, UID: o.Details.UID}, nil
+	case code == want:
+		return o.answer(), nil
+	case code == http.StatusNotFound && op.Verb != verbCreate:
+		return answer{Is: isNotFound}, nil
+	case code == http.StatusConflict && op.Verb == verbCreate && o.Reason == "AlreadyExists":
+		return answer{Is: isExists}, nil
+	case code == http.StatusConflict && op.Version != 0 && o.Reason == "Conflict":
+		return answer{Is: isConflict}, nil
+	case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable && resp.Header.Get("Retry-After") != "":
+		return answer{Is: isRefused}, nil // who invites a new attempt has done nothing
+	case code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
+		return answer{Is: isUnknown}, nil
+	}
+	return answer{Is: isUnknown}, fmt.Errorf("%w: status %d: %s", errStrange, resp.StatusCode, text)
+}
