@@ -140,7 +140,7 @@ func (s *forwardStream) run() {
 func (s *forwardStream) exchange() (err error) {
 	ctx, cancel := context.WithCancel(s.links.ctx)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.address+wire.LinkForwards, &unsentReader{of: &s.unsent, done: ctx.Done()})
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.address+wire.LinkForwards, &unsentReader{of: &s.unsent, done: ctx.Done(), close: cancel})
 	if err != nil {
 		return err
 	}
@@ -171,9 +171,10 @@ func (s *forwardStream) exchange() (err error) {
 // unsentReader is the body of a request that never ends by itself. HTTP/2
 // reads it whenever it can send.
 type unsentReader struct {
-	of   *gathering
-	done <-chan struct{}
-	left []byte
+	of    *gathering
+	done  <-chan struct{} // closed by close
+	close func()
+	left  []byte
 }
 
 func (r *unsentReader) Read(p []byte) (int, error) {
@@ -188,5 +189,9 @@ func (r *unsentReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close is called by HTTP when it sends no more.
-func (r *unsentReader) Close() error { return nil }
+// Close ends a Read that waits. HTTP calls it when the stream has broken, and
+// tells nobody of that before the Read has returned.
+func (r *unsentReader) Close() error {
+	r.close()
+	return nil
+}
