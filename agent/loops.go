@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shepherd-project/shepherd/agent/upstream"
 	"github.com/shepherd-project/shepherd/api/wire"
 )
 
@@ -41,11 +42,11 @@ func (a *Agent) loops(ctx context.Context, m *machine) (*loops, error) {
 	l.spawn("heartbeat", a.heartbeat.run)
 	l.spawn("node", node.run)
 	l.spawn("server list", a.learnServers)
-	l.spawn("node watch", func(ctx context.Context) { a.follow(ctx, "node watch", nodes.follow(a.client.Nodes())) })
+	l.spawn("node watch", func(ctx context.Context) { a.follow(ctx, "node watch", nodes, nodes.follow(a.client.Nodes())) })
 	l.spawn("routes", func(ctx context.Context) {
 		every(ctx, a.logger, "routes", routeInterval, nodes.kick, nodes.apply)
 	})
-	l.spawn("pod watch", func(ctx context.Context) { a.follow(ctx, "pod watch", source.follow(a.client, a.cfg.NodeName)) })
+	l.spawn("pod watch", func(ctx context.Context) { a.follow(ctx, "pod watch", nodes, source.follow(a.client, a.cfg.NodeName)) })
 	l.spawn("pod addresses", func(ctx context.Context) { forward(ctx, nodes.pods, source.changed) })
 	l.wg.Go(func() {
 		// Only what touches pods waits until the old ones are found again.
@@ -105,11 +106,13 @@ func (r *recovery) run(ctx context.Context, a *Agent, report chan struct{}) bool
 }
 
 // follow keeps a follower running. A watch that ended in good order is
-// replaced at once, a broken one after a pause with jitter.
-func (a *Agent) follow(ctx context.Context, name string, f *follower) {
+// replaced at once, a broken one after a pause with jitter: all the agents of
+// a server that died have lost theirs at the same moment.
+func (a *Agent) follow(ctx context.Context, name string, nodes *nodeWatch, f *follower) {
 	persist(ctx, a.logger, name, followLimit, func(ctx context.Context) error {
 		for {
 			if err := f.run(ctx); !errors.Is(err, errWatchEnded) {
+				pause(ctx, upstream.Spread(nodes.count()))
 				return err
 			}
 		}

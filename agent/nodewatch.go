@@ -47,6 +47,13 @@ func newNodeWatch(name string, net *network.Manager, rev *revisions, logger hclo
 		report: make(chan struct{}, 1), pods: make(chan struct{}, 1), kick: make(chan struct{}, 1)}
 }
 
+// count is how many nodes the cluster has, as far as is known.
+func (w *nodeWatch) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.nodes)
+}
+
 func (w *nodeWatch) follow(client corev1client.NodeInterface) *follower {
 	return &follower{
 		list:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return client.List(ctx, o) },

@@ -174,6 +174,9 @@ func (p *Pool) Update(servers []string) error {
 	if slices.Equal(servers, p.learned) {
 		return nil
 	}
+	if len(p.learned) == 0 {
+		p.current = "" // all agents may have begun with the same seed
+	}
 	p.learned = servers
 	p.reorderLocked()
 	close(p.changed)

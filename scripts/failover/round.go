@@ -120,12 +120,19 @@ func (b *bench) gap(fault time.Time) (begun time.Time, gap time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	slices.SortFunc(b.acks, func(x, y ack) int { return x.at.Compare(y.at) })
-	for i, a := range b.acks {
-		if i > 0 && a.at.After(fault) && b.acks[i-1].at.Before(fault.Add(b.after)) {
-			if d := a.at.Sub(b.acks[i-1].at); d > gap {
-				begun, gap = b.acks[i-1].at, d
-			}
+	// When the writers have stopped, what still waits at the lost server is
+	// acknowledged when it is back.
+	end := fault.Add(b.after)
+	last := fault.Add(-before)
+	ended := ack{at: end}
+	for _, a := range append(slices.Clone(b.acks), ended) {
+		if a.at.After(end) {
+			a = ended
 		}
+		if d := a.at.Sub(last); a.at.After(fault) && d > gap {
+			begun, gap = last, d
+		}
+		last = a.at
 	}
 	return begun, gap
 }
