@@ -6,12 +6,12 @@ import "fmt"
 // epoch moves the revisions forward by at least 2^36.
 const EpochBits = 36
 
-// Rebase begins a new restore epoch: the revision moves forward by 2^36 for
-// each epoch, cursors and kept revisions end, and requests of before are
-// forgotten and refused. Objects keep their own revisions: any that a client
-// holds from a lost timeline is another one, and conflicts. It is for a store
-// that no Raft applies to, before its state is written as a snapshot. On an
-// error nothing changes.
+// Rebase begins a new restore epoch: the revision of the state and of every
+// object moves forward by 2^36 for each epoch, so that each exceeds all that a
+// lost timeline gave out, and a write that names one of those conflicts.
+// Cursors and kept revisions end, and requests of before are forgotten and
+// refused. It is for a store that no Raft applies to, before its state is
+// written as a snapshot. On an error nothing changes.
 func (s *Store) Rebase(epoch uint64) error {
 	now := s.next.epoch
 	if epoch <= now {
@@ -25,6 +25,16 @@ func (s *Store) Rebase(epoch uint64) error {
 	meta.epoch = epoch
 	meta.revision += step << EpochBits
 	meta.horizon = meta.revision
-	s.reset(s.objects, outcomes{tree: newOutcomeTree()}, meta)
+	meta.hash = Hash{}
+	moved := newObjectTree()
+	s.objects.Scan(func(o *Object) bool {
+		n := *o
+		n.Created += step << EpochBits
+		n.Modified += step << EpochBits
+		meta.hash = meta.hash.plus(n.hash())
+		moved.Set(&n)
+		return true
+	})
+	s.reset(moved, outcomes{tree: newOutcomeTree()}, meta)
 	return nil
 }

@@ -30,10 +30,10 @@ func TestRebase(t *testing.T) {
 	}
 	for _, s := range []*Store{m.store, copied.store} {
 		v := s.View()
-		if v.Epoch() != 1 || v.Revision() != before.Revision()+1<<EpochBits || v.Hash() != before.Hash() {
+		if v.Epoch() != 1 || v.Revision() != before.Revision()+1<<EpochBits || v.Hash() == before.Hash() || v.Hash() != m.store.View().Hash() {
 			t.Errorf("epoch %d, revision %d, hash %v", v.Epoch(), v.Revision(), v.Hash())
 		}
-		if o := v.Get(pod("a")); o == nil || o.Modified != 1 {
+		if o := v.Get(pod("a")); o == nil || o.Modified != 1+1<<EpochBits || o.Created != o.Modified || string(o.Data) != "x" {
 			t.Errorf("object %+v", o)
 		}
 		if _, err := s.Cursor(before.Revision()); !errors.Is(err, ErrCompacted) {

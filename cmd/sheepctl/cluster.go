@@ -24,7 +24,7 @@ func newClusterCommand(c *clients, streams genericiooptions.IOStreams) *cobra.Co
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.AddCommand(newStatusCommand(c, streams), newTransferCommand(c, streams))
+	root.AddCommand(newStatusCommand(c, streams), newTransferCommand(c, streams), newConfirmRestoreCommand(c, streams))
 	return root
 }
 
@@ -139,19 +139,28 @@ func callServer(ctx context.Context, config *rest.Config, method, path string, i
 		return err
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode/100 != 2 {
+		return answerError(method, path, resp)
+	}
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, wire.MaxSmall))
 	if err != nil {
 		return err
-	}
-	if resp.StatusCode/100 != 2 {
-		var e wire.Error
-		if json.Unmarshal(answer, &e) == nil && e.Message != "" {
-			return fmt.Errorf("%s", e.Message)
-		}
-		return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, bytes.TrimSpace(answer))
 	}
 	if err := json.Unmarshal(answer, out); err != nil {
 		return fmt.Errorf("%s %s: the answer is not what was expected: %w", method, path, err)
 	}
 	return nil
+}
+
+// answerError is what an answer says that is no success.
+func answerError(method, path string, resp *http.Response) error {
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, wire.MaxSmall))
+	if err != nil {
+		return err
+	}
+	var e wire.Error
+	if json.Unmarshal(answer, &e) == nil && e.Message != "" {
+		return fmt.Errorf("%s", e.Message)
+	}
+	return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, bytes.TrimSpace(answer))
 }

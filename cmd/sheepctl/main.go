@@ -1,5 +1,5 @@
 // Command sheepctl is the client: kubectl's whole command tree, and the
-// commands for what is Shepherd's own (cluster, drill, image).
+// commands for what is Shepherd's own (cluster, drill, image, backup).
 package main
 
 import (
@@ -33,9 +33,9 @@ func newCommand() *cobra.Command {
 	root.Use = "sheepctl"
 	root.Short = "sheepctl controls a Shepherd cluster"
 	root.Long = "sheepctl controls a Shepherd cluster. It is kubectl, with every server of the kubeconfig\n" +
-		"tried in turn, and with commands of its own: cluster, drill and image.\n\n" +
+		"tried in turn, and with commands of its own: cluster, drill, image and backup.\n\n" +
 		"Without --kubeconfig, KUBECONFIG and ~/.kube/config it uses the kubeconfig of this\n" +
 		"machine's server, " + machineKubeconfig() + "."
-	root.AddCommand(newClusterCommand(clients, streams), newDrillCommand(clients, streams), newImageCommand(streams))
+	root.AddCommand(newClusterCommand(clients, streams), newDrillCommand(clients, streams), newImageCommand(streams), newBackupCommand(clients, streams))
 	return root
 }

@@ -39,6 +39,7 @@ type server struct {
 	store    *fsm.Store
 	node     *cluster.Node
 	gate     *cluster.Gate
+	backups  *cluster.BackupSource
 	api      *api.Server
 	http     *http.Server
 
@@ -238,6 +239,8 @@ func (srv *server) startAPI() (err error) {
 	own := http.NewServeMux()
 	own.Handle("/", srv.node.Handler())
 	srv.gate.Register(own)
+	srv.backups = &cluster.BackupSource{CA: srv.home.CA, Store: srv.store, Cluster: srv.node, Name: srv.home.Name(), Admin: srv.isAdmin, Logger: srv.logger.Named("backup")}
+	own.Handle("GET "+cluster.PathBackup, srv.backups)
 	srv.http = &http.Server{
 		Handler: split(own, srv.api), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 3 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: srv.logger.Named("http").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
