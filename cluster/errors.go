@@ -29,6 +29,15 @@ var (
 	ErrUnknownServer = errors.New("no such server")
 	// ErrNotVoter is returned for a server that cannot lead.
 	ErrNotVoter = errors.New("server is not a voter")
+	// ErrLosesQuorum is returned for a removal after which too few voters would
+	// be left that answer.
+	ErrLosesQuorum = errors.New("the cluster would lose its quorum")
+	// ErrRemoveLeader is returned for the removal of the leader itself.
+	ErrRemoveLeader = errors.New("the server leads")
+	// ErrRemoved is returned to a server that was removed from the cluster.
+	ErrRemoved = errors.New("this server was removed from the cluster")
+	// ErrNotCaughtUp is returned for a server that cannot be given a vote yet.
+	ErrNotCaughtUp = errors.New("server has not caught up")
 	// ErrNotReady is returned by Ready while this server's state is behind.
 	ErrNotReady = errors.New("state has not caught up with the leader")
 	// ErrForeignData is returned when the data directory belongs to another server.

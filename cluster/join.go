@@ -28,9 +28,11 @@ const PathMembers = wire.PathPrefix + "members"
 // Paths of requests from one server's gate to the leader's. They exist on
 // links alone.
 const (
-	pathClaim  = wire.PathPrefix + "gate/claim"
-	pathMember = wire.PathPrefix + "gate/member"
-	pathTokens = wire.PathPrefix + "gate/tokens"
+	pathClaim   = wire.PathPrefix + "gate/claim"
+	pathMember  = wire.PathPrefix + "gate/member"
+	pathTokens  = wire.PathPrefix + "gate/tokens"
+	pathRemove  = wire.PathPrefix + "gate/remove"
+	pathPromote = wire.PathPrefix + "gate/promote"
 )
 
 // maxJoinBody bounds a request to the gate, in bytes.
@@ -48,6 +50,10 @@ type Membership interface {
 	// AddServer makes the server a non-voter, to be promoted once it has
 	// caught up, or changes its address. Called on the leader alone.
 	AddServer(ctx context.Context, id, address string) error
+	// RemoveServer and PromoteServer report whether they changed anything.
+	// Called on the leader alone.
+	RemoveServer(ctx context.Context, name string) (removed bool, err error)
+	PromoteServer(ctx context.Context, name string) (promoted bool, err error)
 }
 
 // GateConfig is what a Gate needs.
@@ -96,6 +102,8 @@ func (g *Gate) Register(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+wire.PathJoin, g.serve(g.join))
 	mux.HandleFunc("POST "+wire.PathRenew, g.serve(g.renew))
 	mux.HandleFunc("POST "+PathMembers, g.serve(g.member))
+	mux.HandleFunc("POST "+wire.PathRemove, g.serve(g.administer(pathRemove)))
+	mux.HandleFunc("POST "+wire.PathPromote, g.serve(g.administer(pathPromote)))
 }
 
 // refused is an error with the status that it is answered with.

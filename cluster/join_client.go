@@ -153,6 +153,9 @@ func (j *Joiner) askOne(ctx context.Context, transport *http.Transport, timeout 
 	if err := json.Unmarshal(out, &e); err != nil || e.Message == "" {
 		e.Message = res.Status
 	}
+	if res.StatusCode == http.StatusGone {
+		return fmt.Errorf("server %s: %w: %w: %s", server, ErrRefused, ErrRemoved, e.Message)
+	}
 	if res.StatusCode >= 400 && res.StatusCode < 500 && res.StatusCode != http.StatusTooManyRequests {
 		return fmt.Errorf("server %s: %w: %s", server, ErrRefused, e.Message)
 	}

@@ -83,6 +83,10 @@ func (g *Gate) HandleForwarded(ctx context.Context, req *wire.Request) *wire.Res
 		return g.addMember(ctx, req.Body)
 	case pathTokens:
 		return g.keepToken(ctx, req.Body)
+	case pathRemove:
+		return g.removeMember(ctx, req.Body)
+	case pathPromote:
+		return g.promoteMember(ctx, req.Body)
 	default:
 		return refusal(http.StatusNotFound, "no such request between servers: "+req.Path)
 	}
@@ -90,26 +94,32 @@ func (g *Gate) HandleForwarded(ctx context.Context, req *wire.Request) *wire.Res
 
 // ask sends a question to the leader's gate and turns a refusal into an error.
 func (g *Gate) ask(ctx context.Context, path string, question any) error {
+	_, err := g.askFor(ctx, path, question)
+	return err
+}
+
+// askFor is ask for questions that have an answer.
+func (g *Gate) askFor(ctx context.Context, path string, question any) ([]byte, error) {
 	body, err := json.Marshal(question)
 	if err != nil {
-		return fmt.Errorf("ask the leader: %w", err)
+		return nil, fmt.Errorf("ask the leader: %w", err)
 	}
 	id := fsm.NewRequestID(g.cfg.Store.View().Revision())
 	res, err := g.cfg.Cluster.Forward(ctx, &wire.Request{Nonce: id.Nonce, Birth: id.Birth, Method: http.MethodPost, Path: path, Body: body})
 	if err != nil {
-		return fmt.Errorf("ask the leader: %w", err)
+		return nil, fmt.Errorf("ask the leader: %w", err)
 	}
 	if res.NotLeader {
-		return errors.New("ask the leader: there is none now")
+		return nil, errors.New("ask the leader: there is none now")
 	}
 	if res.Status != http.StatusOK {
 		var e wire.Error
 		if err := json.Unmarshal(res.Body, &e); err != nil || e.Message == "" {
 			e.Message = fmt.Sprintf("the leader answered with status %d", res.Status)
 		}
-		return &refused{res.Status, e.Message}
+		return nil, &refused{res.Status, e.Message}
 	}
-	return nil
+	return res.Body, nil
 }
 
 func refusal(status int, message string) *wire.Response {
@@ -228,6 +238,9 @@ func (g *Gate) addMember(ctx context.Context, body []byte) *wire.Response {
 	if _, leading := g.cfg.Cluster.Leadership(); !leading {
 		return &wire.Response{NotLeader: true}
 	}
+	if isRetired(g.cfg.Store.View(), s.ID) && !g.isMember(s.ID) {
+		return refusal(http.StatusGone, removedError(s.ID).Error())
+	}
 	if err := g.checkPlace(s); err != nil {
 		return g.failure(err)
 	}
@@ -237,6 +250,9 @@ func (g *Gate) addMember(ctx context.Context, body []byte) *wire.Response {
 		}
 	}
 	if err := g.cfg.Cluster.AddServer(ctx, s.ID, s.Address); err != nil {
+		if errors.Is(err, ErrRemoved) {
+			return refusal(http.StatusGone, err.Error())
+		}
 		if errors.Is(err, ErrNameTaken) || errors.Is(err, ErrAddressTaken) {
 			return refusal(http.StatusConflict, fmt.Sprintf("add server %s: %v", s.ID, err))
 		}

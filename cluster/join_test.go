@@ -66,6 +66,9 @@ func (s *solo) AddServer(_ context.Context, id, address string) error {
 	return nil
 }
 
+func (s *solo) RemoveServer(context.Context, string) (bool, error)  { return false, ErrLosesQuorum }
+func (s *solo) PromoteServer(context.Context, string) (bool, error) { return false, ErrNotCaughtUp }
+
 func (s *solo) Propose(_ context.Context, c fsm.Command) (fsm.Result, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,18 +26,20 @@ type Node struct {
 	disk   *disk // what Raft sees of files
 	raft   *raft.Raft
 
-	level    atomic.Pointer[level]
-	clock    *clock
-	batch    *batcher
-	reads    *rounds // of this replica, whoever leads
-	confirms *rounds // of the leader
-	links    *links
-	detector *detector
-	linkSrv  *http.Server
-	live     *liveness
-	metrics  *metrics
-	promote  chan struct{} // kicks the promotion loop
-	forwards chan struct{} // slots of requests being handled
+	level     atomic.Pointer[level]
+	clock     *clock
+	batch     *batcher
+	reads     *rounds // of this replica, whoever leads
+	confirms  *rounds // of the leader
+	links     *links
+	detector  *detector
+	linkSrv   *http.Server
+	live      *liveness
+	metrics   *metrics
+	machine   *machine      // what Raft sees of store
+	members   chan struct{} // capacity one: full while somebody looks at the configuration and changes it
+	promotion chan struct{} // kicks the promotion loop
+	forwards  chan struct{} // slots of requests being handled
 
 	caughtUp atomic.Bool
 	draining atomic.Bool
@@ -61,7 +63,7 @@ func New(cfg Config) (*Node, error) {
 	if cfg.Wall == nil {
 		cfg.Wall = time.Now
 	}
-	n := &Node{cfg: cfg, done: make(chan struct{}), promote: make(chan struct{}, 1)}
+	n := &Node{cfg: cfg, done: make(chan struct{}), promotion: make(chan struct{}, 1), members: make(chan struct{}, 1)}
 	if err := n.start(); err != nil {
 		return nil, errors.Join(err, n.abandon())
 	}
@@ -75,6 +77,7 @@ func (n *Node) start() (err error) {
 	n.logger = n.cfg.Logger.Named("cluster")
 	n.timing = n.cfg.Timing.scaled()
 	n.store = n.cfg.Store
+	n.machine = &machine{Store: n.store}
 	if n.files, err = openStorage(&n.cfg, n.logger); err != nil {
 		return err
 	}
@@ -99,7 +102,7 @@ func (n *Node) start() (err error) {
 	if t, ok := n.cfg.Transport.(*Transport); ok {
 		t.disk.Store(n.disk)
 	}
-	n.raft, err = raft.NewRaft(rc, n.store, n.disk, n.disk, n.files.snapshots, n.cfg.Transport)
+	n.raft, err = raft.NewRaft(rc, n.machine, n.disk, n.disk, n.files.snapshots, n.cfg.Transport)
 	if err != nil {
 		return fmt.Errorf("start raft: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -77,11 +78,29 @@ func (n *Node) Status(ctx context.Context) wire.ClusterStatus {
 			m.Role, status.Leader = wire.RoleLeader, m.Name
 		}
 		describeMember(&m, answers[s.ID], problems[s.ID], leader)
+		m.LastContact = n.lastContact(s.ID, answers[s.ID] != nil)
 		status.Members = append(status.Members, m)
 	}
 	slices.SortFunc(status.Members, func(a, b wire.Member) int { return cmp.Compare(a.Name, b.Name) })
 	status.Message = n.statusMessage(servers, answers, leader)
 	return status
+}
+
+// lastContact is how many milliseconds ago this server heard the other one, as
+// far as its failure detector knows; nil if never.
+func (n *Node) lastContact(id raft.ServerID, now bool) *int64 {
+	n.detector.mu.Lock()
+	defer n.detector.mu.Unlock()
+	age := new(int64)
+	if now {
+		return age
+	}
+	p := n.detector.peers[id]
+	if p == nil || p.heard.IsZero() {
+		return nil
+	}
+	*age = time.Since(p.heard).Milliseconds()
+	return age
 }
 
 func describeMember(m *wire.Member, st *wire.ServerStatus, problem string, leader raft.ServerID) {

@@ -45,6 +45,10 @@ const (
 	PathStatus = "/shepherd/v1/status"
 	// PathTransfer takes a TransferRequest and moves leadership.
 	PathTransfer = "/shepherd/v1/transfer"
+	// PathRemove takes a MemberRequest and removes that server for good.
+	PathRemove = "/shepherd/v1/remove"
+	// PathPromote takes a MemberRequest and gives that server a vote.
+	PathPromote = "/shepherd/v1/promote"
 	// PathServers answers with a ServerList, so that agents know every server.
 	PathServers = "/shepherd/v1/servers"
 )
@@ -172,6 +176,17 @@ type TransferResponse struct {
 	Term   uint64 `json:"term"`
 }
 
+// MemberRequest names the server, by name or ID, that is to be changed.
+type MemberRequest struct {
+	Name string `json:"name"`
+}
+
+// MemberResponse says whether the server was changed, and what it is now.
+type MemberResponse struct {
+	Changed bool   `json:"changed"`
+	Message string `json:"message"`
+}
+
 // Member roles in a ClusterStatus.
 const (
 	RoleLeader   = "leader"
@@ -187,8 +202,11 @@ type Member struct {
 	Role         string `json:"role"` // leader, voter or nonvoter
 	LastIndex    uint64 `json:"lastIndex"`
 	AppliedIndex uint64 `json:"appliedIndex"`
-	Healthy      bool   `json:"healthy"`
-	Detail       string `json:"detail,omitempty"` // why it is not healthy
+	// LastContact is how many milliseconds ago the server that was asked heard
+	// it; nil if it never did.
+	LastContact *int64 `json:"lastContactMillis,omitempty"`
+	Healthy     bool   `json:"healthy"`
+	Detail      string `json:"detail,omitempty"` // why it is not healthy
 }
 
 // ClusterStatus is what `sheepctl cluster status` shows. Leader is empty when

@@ -20,11 +20,12 @@ import (
 func newClusterCommand(c *clients, streams genericiooptions.IOStreams) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "cluster",
-		Short: "Look at the servers and move leadership",
+		Short: "Look at the servers, move leadership, remove and promote servers",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.AddCommand(newStatusCommand(c, streams), newTransferCommand(c, streams), newConfirmRestoreCommand(c, streams))
+	root.AddCommand(newStatusCommand(c, streams), newMembersCommand(c, streams), newTransferCommand(c, streams),
+		newRemoveCommand(c, streams), newPromoteCommand(c, streams), newConfirmRestoreCommand(c, streams))
 	return root
 }
 

@@ -49,6 +49,7 @@ func (srv *server) upkeep(ctx context.Context) {
 		}
 		return
 	}
+	srv.loops.Go(func() { srv.watchMembership(ctx) })
 	wait := 20 * time.Millisecond // until the first success
 	var tokens time.Time
 	for ctx.Err() == nil {
@@ -91,6 +92,54 @@ func (srv *server) enter(ctx context.Context) error {
 	}
 	srv.logger.Info("this server is a member of the cluster", "address", address)
 	return srv.home.Entered(address)
+}
+
+// leaderless is how long a server may know no leader before it asks the others
+// whether it is a member still.
+const leaderless = 3 * time.Second
+
+// watchMembership ends the server when it was removed from the cluster. It may
+// never be told: nobody speaks Raft with it any more. So it asks, for as long as
+// it knows no leader.
+func (srv *server) watchMembership(ctx context.Context) {
+	tick := time.NewTicker(leaderless)
+	defer tick.Stop()
+	for before := true; ; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		leader, _ := srv.node.Leader()
+		if leader != "" || before {
+			before = leader != ""
+			continue
+		}
+		err := srv.askWhetherMember(ctx)
+		if errors.Is(err, cluster.ErrRemoved) {
+			srv.fail(err)
+			return
+		}
+		if err != nil {
+			srv.logger.Debug("nobody says whether this server is a member", "reason", err)
+		}
+	}
+}
+
+func (srv *server) askWhetherMember(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*leaderless)
+	defer cancel()
+	j := &cluster.Joiner{Servers: srv.settings.Join, Timeout: leaderless}
+	for _, address := range srv.addresses() {
+		if address != srv.settings.Advertise {
+			j.Servers = append(j.Servers, address)
+		}
+	}
+	if len(j.Servers) == 0 {
+		return nil // it is alone
+	}
+	self := wire.Server{ID: srv.home.ID(), Name: srv.home.Name(), Address: srv.settings.Advertise}
+	return j.Enter(ctx, srv.verifier, srv.home.Server, self)
 }
 
 // upkeepOnce brings everything up to date. tokens is when the tokens were last
