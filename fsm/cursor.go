@@ -13,10 +13,13 @@ type Cursor struct {
 
 // Cursor returns a reader of the events with revisions above after. It returns
 // ErrCompacted when some of those are gone, ErrFuture when this replica has
-// not applied that revision.
+// not applied that revision, or Store.Err.
 func (s *Store) Cursor(after uint64) (*Cursor, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	if err := s.errLocked(); err != nil {
+		return nil, err
+	}
 	if _, err := s.ring.after(after, 0); err != nil {
 		return nil, err
 	}
@@ -57,7 +60,7 @@ var closed = func() chan struct{} {
 func (c *Cursor) Ready() <-chan struct{} {
 	c.store.mu.RLock()
 	defer c.store.mu.RUnlock()
-	if c.generation != c.store.generation || c.position < c.store.ring.last() || c.store.err != nil {
+	if c.generation != c.store.generation || c.position < c.store.ring.last() || c.store.errLocked() != nil {
 		return closed
 	}
 	return c.store.changed
@@ -69,7 +72,7 @@ func (c *Cursor) Wait(ctx context.Context) error {
 	for {
 		c.store.mu.RLock()
 		ready := c.generation != c.store.generation || c.position < c.store.ring.last()
-		changed, err := c.store.changed, c.store.err
+		changed, err := c.store.changed, c.store.errLocked()
 		c.store.mu.RUnlock()
 		if ready {
 			return nil

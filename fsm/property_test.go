@@ -37,6 +37,9 @@ func TestTwinsAgree(t *testing.T) {
 					b.store = restored
 				}
 				requireEqualState(t, a.store.View(), b.store.View())
+				if a.store.Digest() != b.store.Digest() {
+					t.Fatalf("digests differ: %+v, %+v", a.store.Digest(), b.store.Digest())
+				}
 			}
 			if !slices.Equal(a.snapshot(), b.snapshot()) {
 				t.Fatal("the twins' snapshots differ")

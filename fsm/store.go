@@ -70,7 +70,9 @@ type Store struct {
 	// generation counts installed snapshots: cursors of an earlier one end.
 	generation uint64
 	changed    chan struct{} // closed and replaced when a view is published
-	err        error
+	err        error         // why it has halted
+	distrust   error         // why nobody must read it
+	digests    digests
 
 	halted chan struct{}
 }
@@ -85,9 +87,11 @@ func New(cfg Config) *Store {
 // reset puts the state in place and publishes it; the ring starts anew.
 func (s *Store) reset(objects *objectTree, out outcomes, meta View) {
 	s.objects, s.outcomes, s.next = objects, out, meta
-	v := s.freeze()
+	v, d := s.freeze(), s.digest()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.digests = digests{}
+	s.digests.add(d)
 	s.ring = newRing(s.cfg.RingBytes, v)
 	s.generation++
 	s.view.Store(v)
@@ -123,11 +127,12 @@ func (s *Store) Hash() (index uint64, sum [16]byte) {
 // Halted is closed when the store has stopped for good; Err says why.
 func (s *Store) Halted() <-chan struct{} { return s.halted }
 
-// Err returns why the store has halted, wrapping ErrHalted, or nil.
+// Err returns why the store has halted, wrapping ErrHalted, or what Distrust
+// was told, or nil.
 func (s *Store) Err() error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.err
+	return s.errLocked()
 }
 
 func (s *Store) halt(err error) {
@@ -159,7 +164,7 @@ func (s *Store) wait(ctx context.Context, reached func(*View) bool) error {
 			return nil
 		}
 		s.mu.RLock()
-		changed, err := s.changed, s.err
+		changed, err := s.changed, s.errLocked()
 		s.mu.RUnlock()
 		if reached(s.view.Load()) {
 			return nil
@@ -191,7 +196,7 @@ func (s *Store) ViewAt(rev uint64) (*View, error) {
 // the entry (one alone when the entry is malformed), or an error that wraps
 // ErrHalted. It is called by Raft, on one goroutine.
 func (s *Store) Apply(l *raft.Log) any {
-	if err := s.Err(); err != nil {
+	if err := s.haltedErr(); err != nil {
 		return err
 	}
 	cmds, err := DecodeEntry(l.Data)
@@ -201,7 +206,7 @@ func (s *Store) Apply(l *raft.Log) any {
 	case errors.Is(err, ErrUnknownVersion):
 		err = fmt.Errorf("entry %d: %w", l.Index, err)
 		s.halt(err)
-		return s.Err()
+		return s.haltedErr()
 	case err != nil:
 		results = []Result{{Code: Malformed, Detail: err.Error(), Revision: s.next.revision}}
 	default:
@@ -236,9 +241,10 @@ func (s *Store) StoreConfiguration(index uint64, _ raft.Configuration) {
 
 func (s *Store) publish(l *raft.Log, events []Event) {
 	s.next.index, s.next.term = l.Index, l.Term
-	v := s.freeze()
+	v, d := s.freeze(), s.digest()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.digests.add(d)
 	s.ring.append(events, v)
 	s.view.Store(v)
 	s.wakeLocked()
@@ -247,7 +253,7 @@ func (s *Store) publish(l *raft.Log, events []Event) {
 // Snapshot takes the current state; Raft calls it between entries. The work is
 // done in Persist, which holds nothing up.
 func (s *Store) Snapshot() (raft.FSMSnapshot, error) {
-	if err := s.Err(); err != nil {
+	if err := s.haltedErr(); err != nil {
 		return nil, err
 	}
 	return &snapshot{view: s.view.Load(), queue: s.outcomes.live()}, nil
