@@ -31,7 +31,8 @@ type host struct {
 	log       *raft.InmemStore
 	snapshots raft.SnapshotStore
 
-	up atomic.Pointer[server] // nil while it is down
+	up  atomic.Pointer[server] // nil while it is down
+	off atomic.Int64           // by how much its wall clock is wrong, in nanoseconds
 }
 
 // server is a running host.
@@ -103,6 +104,7 @@ func (s *simulation) start(h *host, bootstrap bool) {
 	transport := cluster.NewTransport(s.net.RaftLayer(h.addr), nc.Timing.Transport, nc.Logger)
 	nc.Transport, nc.LinkListener = transport, s.net.Listen("link", h.addr)
 	nc.DialLink = func(ctx context.Context, to string) (net.Conn, error) { return s.net.Dial(ctx, "link", h.addr, to) }
+	nc.Wall = func() time.Time { return time.Now().Add(time.Duration(h.off.Load())) }
 	ac.BookmarkInterval = 100 * time.Millisecond
 	ac.Write.Rand = rand.New(rand.NewPCG(uint64(s.seed), uint64(h.name[1])))
 	if s.tune != nil {

@@ -90,7 +90,7 @@ func (s *simulation) fault(rng *rand.Rand) {
 	if l := s.leader(); l != nil && rng.Intn(2) == 0 {
 		victim = l
 	}
-	switch rng.Intn(14) {
+	switch rng.Intn(15) {
 	case 0: // its packets are dropped, those of clients are not
 		s.net.Isolate(victim.addr, s.addrs(), true)
 	case 1: // it hangs for a while, as one that is stopped
@@ -132,6 +132,8 @@ func (s *simulation) fault(rng *rand.Rand) {
 				s.net.Refuse("raft", victim.addr, other.addr)
 			}
 		}
+	case 11: // its wall clock is wrong by up to a day from now on
+		victim.off.Store(rng.Int63n(int64(48*time.Hour)) - int64(24*time.Hour))
 	default:
 		s.heal()
 	}

@@ -29,8 +29,9 @@ type tier struct {
 var tiers = []tier{
 	{"1 tables, API, planners", []string{"./api/...", "./cmd/sheepctl/...", "./scripts/mkimage/...", "./scripts/tiers/..."}},
 	{"1 controllers", []string{"-race", "./controllers/..."}},
-	{"2 state machine", []string{"-race", "./fsm/..."}},
-	{"3 simulation, linearizability", []string{"-race", "./cluster/..."}},
+	{"2 state machine", []string{"-race", "./fsm/...", "./cluster/pki/..."}},
+	{"3 simulation under the race detector", []string{"-race", "./cluster", "-sim.seeds=8"}},
+	{"5 histories of the simulated API", []string{"./scripts/histories", "-seeds=500"}},
 	{"4 processes", []string{"./cmd/shepherd/..."}},
 	{"6 agent and namespaces", []string{"-race", "./agent/...", "./scripts/machines/..."}},
 	{"6 clients and real pods", []string{"./scripts/e2e/..."}},
@@ -48,6 +49,7 @@ var required = []string{
 	"cluster.TestFullDisk",
 	"cluster.TestFrozenLeaderReadsNothingOld",
 	"cluster.TestPortChecksRoles",
+	"scripts/histories.TestSimulatedHistories",
 	"cmd/shepherd.TestThreeServers",
 	"cmd/shepherd.TestFullDisk",
 	"cmd/shepherd.TestStandalone",
@@ -98,9 +100,9 @@ func run(words []string) error {
 		if err := t.run(&all); err != nil {
 			return fmt.Errorf("tier %s: %w", t.name, err)
 		}
-		times = append(times, fmt.Sprintf("%-32s %6.1f s", t.name, time.Since(began).Seconds()))
+		times = append(times, fmt.Sprintf("%-40s %6.1f s", t.name, time.Since(began).Seconds()))
 	}
-	fmt.Printf("\n%s\n%-32s %6.1f s\n", strings.Join(times, "\n"), "all tiers", time.Since(start).Seconds())
+	fmt.Printf("\n%s\n%-40s %6.1f s\n", strings.Join(times, "\n"), "all tiers", time.Since(start).Seconds())
 	problems := all.failed
 	if len(words) == 0 {
 		problems = append(problems, missing(&all)...)
