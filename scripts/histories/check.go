@@ -22,20 +22,23 @@ func (r *recorder) check(alone bool, drawing string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	found := slices.Clone(r.problems)
-	if result := porcupine.CheckOperationsTimeout(model, r.ops, checkTime); result != porcupine.Ok {
-		found = append(found, fmt.Sprintf("no order explains the %d operations: %s", len(r.ops), result))
+	events, more := r.union()
+	found = append(found, more...)
+	found = append(found, checkStamps(r.stamps)...)
+	found = append(found, r.gaps(events)...)
+	found = append(found, r.replay(events, alone)...)
+	ops, more := resolve(r.ops, events)
+	found = append(found, more...)
+	if result := porcupine.CheckOperationsTimeout(model, ops, checkTime); result != porcupine.Ok {
+		found = append(found, fmt.Sprintf("no order explains the %d operations: %s", len(ops), result))
 		if drawing != "" {
-			_, info := porcupine.CheckOperationsVerbose(model, r.ops, checkTime)
+			_, info := porcupine.CheckOperationsVerbose(model, ops, checkTime)
 			if err := porcupine.VisualizePath(model, info, drawing); err != nil {
 				found = append(found, err.Error())
 			}
 		}
 	}
-	found = append(found, checkStamps(r.stamps)...)
-	events, more := r.union()
-	found = append(found, more...)
-	found = append(found, r.gaps(events)...)
-	return append(found, r.replay(events, alone)...)
+	return found
 }
 
 // checkStamps checks that who asked later was told of nothing older.

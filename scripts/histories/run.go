@@ -66,12 +66,11 @@ func (r *Report) String() string {
 }
 
 // Do lets the clients and watchers work while faults runs, which must leave
-// the cluster whole, and checks what they were told. It fails if the cluster
-// cannot be read before or after.
-func (r *Run) Do(ctx context.Context, faults func()) (*Report, error) {
+// the cluster whole. It fails if the cluster cannot be read before or after.
+func (r *Run) Do(ctx context.Context, faults func()) error {
 	r.rec = newRecorder()
 	if _, err := r.snapshot(ctx, "the first list"); err != nil {
-		return nil, err
+		return err
 	}
 	working, stop := context.WithCancel(ctx)
 	defer stop()
@@ -98,13 +97,12 @@ func (r *Run) Do(ctx context.Context, faults func()) (*Report, error) {
 		giveUp()
 	}
 	watchers.Wait()
-	if err != nil {
-		return nil, err
-	}
-	return r.report(), nil
+	return err
 }
 
-func (r *Run) report() *Report {
+// Check looks for what is wrong in what they were told. It measures its own
+// time: it must not be called in a bubble, whose clock stands still.
+func (r *Run) Check() *Report {
 	rep := &Report{Operations: r.rec.acknowledged(), Lists: len(r.rec.lists), Problems: r.rec.check(r.Alone, r.Drawing)}
 	rep.Unknown = len(r.rec.ops) - rep.Operations
 	for _, s := range r.rec.segments {

@@ -29,12 +29,10 @@ func TestSimulatedHistories(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			drawing := filepath.Join(t.ArtifactDir(), "history.html")
-			var report *Report
-			var err error
-			synctest.Test(t, func(t *testing.T) { report, err = simulateHistory(t, seed, drawing) })
-			if err != nil {
-				t.Error(err)
-			} else {
+			var run *Run
+			synctest.Test(t, func(t *testing.T) { run = simulateHistory(t, seed, drawing) })
+			if !t.Failed() {
+				report := run.Check()
 				t.Log(report)
 				for _, p := range report.Problems {
 					t.Error(p)
@@ -47,7 +45,7 @@ func TestSimulatedHistories(t *testing.T) {
 	}
 }
 
-func simulateHistory(t *testing.T, seed int64, drawing string) (*Report, error) {
+func simulateHistory(t *testing.T, seed int64, drawing string) *Run {
 	s := simulate(t, seed, 3, func(_ *fsm.Config, nc *cluster.Config, _ *api.Config) {
 		nc.SnapshotThreshold, nc.TrailingLogs = 64, 32 // restarts read snapshots, laggards get them
 		nc.Timing.Snapshot = time.Second
@@ -61,15 +59,18 @@ func simulateHistory(t *testing.T, seed int64, drawing string) (*Report, error) 
 		run.Replicas = append(run.Replicas, Replica{Name: h.name, URL: "http://" + h.addr, Client: s.client("client:1")})
 	}
 	rng := rand.New(rand.NewSource(seed))
-	report, err := run.Do(t.Context(), func() {
+	err := run.Do(t.Context(), func() {
 		for end := time.Now().Add(*duration); time.Now().Before(end); {
 			s.fault(rng)
 		}
 		s.heal()
 		s.awaitProgress(run)
 	})
+	if err != nil {
+		t.Error(err)
+	}
 	s.converge()
-	return report, err
+	return run
 }
 
 // awaitProgress wants a cluster that is whole to answer again at once.
