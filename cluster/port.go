@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -83,6 +84,7 @@ type Port struct {
 	tls    *tls.Config
 
 	clients, peers chan struct{} // slots of running handshakes
+	turns          chan struct{} // of those of clients that compute
 	pending        atomic.Int64
 
 	api, raft, link, agents *portListener
@@ -113,7 +115,8 @@ func NewPort(cfg PortConfig) (*Port, error) {
 	p := &Port{
 		cfg: cfg, logger: cfg.Logger.Named("port"),
 		clients: make(chan struct{}, cfg.MaxHandshakes), peers: make(chan struct{}, cfg.PeerHandshakes),
-		done: make(chan struct{}), active: map[net.Conn]struct{}{},
+		turns: make(chan struct{}, runtime.GOMAXPROCS(0)),
+		done:  make(chan struct{}), active: map[net.Conn]struct{}{},
 	}
 	for _, l := range []**portListener{&p.api, &p.raft, &p.link, &p.agents} {
 		*l = &portListener{port: p, conns: make(chan net.Conn), done: make(chan struct{})}
@@ -233,7 +236,10 @@ func (p *Port) handle(raw net.Conn) {
 }
 
 // slot is what a handshake holds while it runs.
-type slot struct{ held chan struct{} }
+type slot struct {
+	held chan struct{}
+	turn *turnConn
+}
 
 func (s *slot) release() {
 	if s.held != nil {
@@ -252,7 +258,10 @@ func (p *Port) handshake(raw net.Conn) (net.Conn, *portListener, error) {
 	defer s.release()
 	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), slotKey{}, s), p.cfg.HandshakeTimeout)
 	defer cancel()
-	conn := tls.Server(raw, p.tls)
+	turn := &turnConn{Conn: raw, turns: p.turns}
+	defer turn.end()
+	s.turn = turn
+	conn := tls.Server(turn, p.tls)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -274,9 +283,9 @@ func (p *Port) handshake(raw net.Conn) (net.Conn, *portListener, error) {
 // admit runs when a ClientHello was read, before anything costly: it waits
 // for a slot of the kind that the hello asks for.
 func (p *Port) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-	slots := p.clients
+	slots, client := p.clients, true
 	if slices.Contains(hello.SupportedProtos, wire.ProtoRaft) || slices.Contains(hello.SupportedProtos, wire.ProtoLink) {
-		slots = p.peers
+		slots, client = p.peers, false
 	}
 	s, ok := hello.Context().Value(slotKey{}).(*slot)
 	if !ok {
@@ -285,6 +294,9 @@ func (p *Port) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	select {
 	case slots <- struct{}{}:
 		s.held = slots
+		if client {
+			s.turn.begin()
+		}
 		return nil, nil
 	case <-hello.Context().Done():
 		return nil, fmt.Errorf("wait for a handshake slot: %w", hello.Context().Err())

@@ -20,6 +20,9 @@ import (
 	"github.com/shepherd-project/shepherd/cluster/pki"
 )
 
+// joinPace is how fast agents are switched on, on average.
+const joinPace = 10 * time.Millisecond
+
 // fleet is all the agents. Its counters are safe for concurrent use.
 type fleet struct {
 	every            time.Duration
@@ -96,7 +99,7 @@ func (f *fleet) start(ctx context.Context) {
 	for _, a := range f.agents {
 		f.wg.Go(func() {
 			// They were not all switched on at the same moment.
-			if !pause(ctx, rand.N(f.every)) {
+			if !pause(ctx, rand.N(max(f.every, time.Duration(len(f.agents))*joinPace))) {
 				return
 			}
 			if f.watch {

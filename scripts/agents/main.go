@@ -113,7 +113,7 @@ func (b *bench) join(ctx context.Context) (err error) {
 		return err
 	}
 	b.fleet.start(ctx)
-	for end := time.Now().Add(2*time.Minute + 6*b.every); b.fleet.heard() < b.agents; {
+	for end := time.Now().Add(2*time.Minute + 6*b.every + time.Duration(b.agents)*joinPace); b.fleet.heard() < b.agents; {
 		if time.Now().After(end) {
 			return fmt.Errorf("only %d of %d agents were heard", b.fleet.heard(), b.agents)
 		}
