@@ -50,6 +50,7 @@ var required = []string{
 	"cluster.TestFrozenLeaderReadsNothingOld",
 	"cluster.TestPortChecksRoles",
 	"scripts/histories.TestSimulatedHistories",
+	"cmd/shepherd.TestHistoriesOfProcesses",
 	"cmd/shepherd.TestThreeServers",
 	"cmd/shepherd.TestFullDisk",
 	"cmd/shepherd.TestStandalone",
