@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/shepherd-project/shepherd/cluster/pki"
+	"github.com/shepherd-project/shepherd/cluster/seal"
 )
 
 // RestoreConfig says where and as what a backup is restored.
@@ -62,20 +63,21 @@ func (b *Backup) Restore(cfg RestoreConfig) (_ *Restored, err error) {
 	}
 	v := b.Store.View()
 	index, term := v.Index()+1, max(v.Term(), 1)
-	if err := beginEpoch(b.Store, cfg.Epoch, index, term, old); err != nil {
+	if err := beginEpoch(b.Store, cfg.Epoch, index, term, old, sealingKey); err != nil {
 		return nil, err
 	}
+	keys := seal.Begin(cfg.Now) // the backup's own seal is another; nothing is left that the old keys open
 	out.Revision = b.Store.View().Revision()
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(cfg.DataDir, logFile)), os.RemoveAll(filepath.Join(cfg.DataDir, snapshotDir)))
 		}
 	}()
-	if err := b.writeRaft(cfg, out.ServerID, index, term); err != nil {
+	if err := b.writeRaft(cfg, keys, out.ServerID, index, term); err != nil {
 		return nil, err
 	}
 	record := serverRecord{Name: cfg.Name, ID: out.ServerID, Address: cfg.Address, Opened: true, Entered: true}
-	return out, h.settle(b.CA, record, nil)
+	return out, h.settle(b.CA, record, keys, nil)
 }
 
 // snapshotDir is where raft.FileSnapshotStore keeps snapshots.
@@ -83,7 +85,7 @@ const snapshotDir = "snapshots"
 
 // writeRaft writes a log without entries and a snapshot of the state, in which
 // the server is the only voter.
-func (b *Backup) writeRaft(cfg RestoreConfig, id string, index, term uint64) (err error) {
+func (b *Backup) writeRaft(cfg RestoreConfig, keys seal.Keys, id string, index, term uint64) (err error) {
 	nc := DefaultConfig()
 	nc.ID, nc.DataDir = id, cfg.DataDir
 	files, err := openStorage(&nc, hclog.NewNullLogger())
@@ -106,5 +108,6 @@ func (b *Backup) writeRaft(cfg RestoreConfig, id string, index, term uint64) (er
 		return errors.Join(err, sink.Cancel())
 	}
 	defer snap.Release()
-	return snap.Persist(sink) // closes it, or cancels it
+	key, _ := keys.Newest()
+	return (&sealedSnapshot{FSMSnapshot: snap, key: key}).Persist(sink) // closes it, or cancels it
 }

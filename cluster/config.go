@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/shepherd-project/shepherd/api/wire"
+	"github.com/shepherd-project/shepherd/cluster/seal"
 	"github.com/shepherd-project/shepherd/fsm"
 )
 
@@ -62,6 +63,9 @@ type Config struct {
 
 	// Store is the state machine. The node is the only one to apply to it.
 	Store *fsm.Store
+	// Keys are the data keys that log entries and snapshots are sealed with. Nil:
+	// nothing is sealed, and nothing sealed can be read.
+	Keys *seal.Ring
 	// Transport carries Raft's RPCs; see NewTransport. The node closes it.
 	Transport raft.Transport
 	// DialLink opens a link to the server at an address.

@@ -168,7 +168,11 @@ func (n *Node) handle(ctx context.Context, term uint64, req *wire.Request) (resp
 			resp = failure(http.StatusInternalServerError, "InternalError", "the request handler failed")
 		}
 	}()
-	resp = n.cfg.Handler(ctx, req)
+	if req.Path == wire.PathRotateKey {
+		resp = n.leadRotation(ctx, req)
+	} else {
+		resp = n.cfg.Handler(ctx, req)
+	}
 	switch {
 	case resp == nil:
 		n.logger.Error("request handler gave no answer", "method", req.Method, "path", req.Path)

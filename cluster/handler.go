@@ -20,6 +20,7 @@ func (n *Node) Handler() http.Handler {
 	mux.HandleFunc("POST "+wire.PathHeartbeat, n.serveHeartbeat)
 	mux.HandleFunc("GET "+wire.PathStatus, n.serveStatus)
 	mux.HandleFunc("POST "+wire.PathTransfer, n.serveTransfer)
+	mux.HandleFunc("POST "+wire.PathRotateKey, n.serveRotateKey)
 	mux.HandleFunc("GET "+wire.PathServers, n.serveServers)
 	return mux
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/shepherd-project/shepherd/api/wire"
 	"github.com/shepherd-project/shepherd/cluster/pki"
+	"github.com/shepherd-project/shepherd/cluster/seal"
 	"github.com/shepherd-project/shepherd/fsm"
 )
 
@@ -58,7 +59,9 @@ type Membership interface {
 
 // GateConfig is what a Gate needs.
 type GateConfig struct {
-	CA      *pki.CA
+	CA *pki.CA
+	// Keys are handed to servers that join. Nil: there are none.
+	Keys    *seal.Ring
 	Store   *fsm.Store
 	Cluster Membership
 	// CertificateTTL and TokenTTL are the lives of what the gate gives out.
@@ -199,6 +202,9 @@ func (g *Gate) join(r *http.Request, body []byte) (any, error) {
 	}
 	if token.Role == pki.RoleServer {
 		res.CAKey = string(g.cfg.CA.KeyPEM())
+		if g.cfg.Keys != nil {
+			res.DataKeys = string(g.cfg.Keys.Keys().Encode())
+		}
 	}
 	return res, nil
 }

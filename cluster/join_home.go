@@ -14,11 +14,13 @@ import (
 
 	"github.com/shepherd-project/shepherd/api/wire"
 	"github.com/shepherd-project/shepherd/cluster/pki"
+	"github.com/shepherd-project/shepherd/cluster/seal"
 )
 
 // Files of a server's data directory, beside those of the Node.
 const (
 	serverFile = "server.json"
+	keysFile   = "data.keys"
 	lockFile   = "lock"
 	pkiDir     = "pki"
 	// KubeconfigFile is the administrator's kubeconfig.
@@ -56,6 +58,8 @@ type Home struct {
 	// CA, Server and Admin are nil until there is a server.
 	CA            *pki.CA
 	Server, Admin *pki.Source
+	// Keys are what the log and the snapshots are sealed with.
+	Keys *seal.Ring
 }
 
 // OpenHome makes the directory if needed, locks it and reads what it holds.
@@ -170,7 +174,10 @@ func (h *Home) openSources() (err error) {
 	if h.Server, err = pki.OpenSource(h.pki(), "server"); err != nil {
 		return err
 	}
-	h.Admin, err = pki.OpenSource(h.pki(), "admin")
+	if h.Admin, err = pki.OpenSource(h.pki(), "admin"); err != nil {
+		return err
+	}
+	h.Keys, err = seal.OpenRing(filepath.Join(h.dir, keysFile), pki.WriteFile)
 	return err
 }
 
@@ -206,7 +213,7 @@ func (h *Home) Begin(name, address string, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	return h.settle(ca, serverRecord{Name: name, ID: NewServerID(name), Address: address, Bootstrap: true, Entered: true}, nil)
+	return h.settle(ca, serverRecord{Name: name, ID: NewServerID(name), Address: address, Bootstrap: true, Entered: true}, seal.Begin(now), nil)
 }
 
 // Join makes the directory that of a new server of an existing cluster. It
@@ -232,16 +239,25 @@ func (h *Home) Join(ctx context.Context, j *Joiner, token pki.Token, name, addre
 	if err != nil {
 		return err
 	}
-	return h.settle(ca, serverRecord{Name: name, ID: id, Address: address}, []byte(res.Certificate))
+	var keys seal.Keys // a server of an earlier version gives none
+	if res.DataKeys != "" {
+		if keys, err = seal.Decode([]byte(res.DataKeys)); err != nil {
+			return fmt.Errorf("join as server %q: the answer: %w", name, err)
+		}
+	}
+	return h.settle(ca, serverRecord{Name: name, ID: id, Address: address}, keys, []byte(res.Certificate))
 }
 
 // settle writes everything, the record last.
-func (h *Home) settle(ca *pki.CA, record serverRecord, cert []byte) error {
+func (h *Home) settle(ca *pki.CA, record serverRecord, keys seal.Keys, cert []byte) error {
 	if err := pki.SaveCA(h.pki(), ca); err != nil {
 		return err
 	}
 	h.CA = ca
 	if err := h.openSources(); err != nil {
+		return err
+	}
+	if err := h.Keys.Add(keys); err != nil {
 		return err
 	}
 	if cert != nil {

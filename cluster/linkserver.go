@@ -30,6 +30,7 @@ func (n *Node) newLinkServer() *http.Server {
 	mux.HandleFunc("POST "+wire.LinkAges, n.linkAges)
 	mux.HandleFunc("POST "+wire.LinkStatus, n.linkStatus)
 	mux.HandleFunc("POST "+wire.LinkTransfer, n.linkTransfer)
+	mux.HandleFunc("POST "+wire.LinkKeys, n.linkKeys)
 	mux.HandleFunc("GET "+wire.LinkWatch, n.linkWatch)
 	if n.cfg.LinkHandler != nil {
 		mux.Handle("/", n.cfg.LinkHandler)

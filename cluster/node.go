@@ -29,8 +29,9 @@ type Node struct {
 	level     atomic.Pointer[level]
 	clock     *clock
 	batch     *batcher
-	reads     *rounds // of this replica, whoever leads
-	confirms  *rounds // of the leader
+	keys      *keychain // nil if nothing is sealed
+	reads     *rounds   // of this replica, whoever leads
+	confirms  *rounds   // of the leader
 	links     *links
 	detector  *detector
 	linkSrv   *http.Server
@@ -97,14 +98,28 @@ func (n *Node) start() (err error) {
 	n.reads = newRounds(&n.tasks, n.metrics.counted("replica", n.readRound))
 	n.confirms = newRounds(&n.tasks, n.metrics.counted("leader", n.leaderRound))
 	n.detector = newDetector(n)
+	var machine raft.FSM = n.machine
+	var sealed *sealedStore
+	if n.cfg.Keys != nil {
+		n.keys = newKeychain(n)
+		sealed = newSealedStore(n.machine, n.keys)
+		machine = sealed
+	}
 	rc := n.cfg.raftConfig(n.timing)
 	n.disk = newDisk(n.ctx, n.files, n.timing, n.logger)
 	if t, ok := n.cfg.Transport.(*Transport); ok {
 		t.disk.Store(n.disk)
 	}
-	n.raft, err = raft.NewRaft(rc, n.machine, n.disk, n.disk, n.files.snapshots, n.cfg.Transport)
+	n.raft, err = raft.NewRaft(rc, machine, n.disk, n.disk, n.files.snapshots, n.cfg.Transport)
 	if err != nil {
+		if sealed != nil && sealed.failed != nil {
+			err = fmt.Errorf("%w: %w", err, sealed.failed)
+		}
 		return fmt.Errorf("start raft: %w", err)
+	}
+	if n.keys != nil {
+		n.keys.raft.Store(n.raft)
+		n.tasks.run(n.keepSealed)
 	}
 	n.linkSrv = n.newLinkServer()
 	n.tasks.run(n.watchLeadership)

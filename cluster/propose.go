@@ -144,7 +144,13 @@ func (b *batcher) send() {
 			p.cmd.Time = now
 			cmds[i] = p.cmd
 		}
-		entry := fsm.EncodeEntry(cmds)
+		entry, err := b.n.keys.seal(fsm.EncodeEntry(cmds))
+		if err != nil {
+			b.n.logger.Error("proposals are refused", "error", err)
+			go b.finish(group, refusedEntry{err: err})
+			b.mu.Lock()
+			continue
+		}
 		b.n.metrics.batchSize.Observe(float64(len(group)))
 		b.n.metrics.batchBytes.Observe(float64(len(entry)))
 		future := b.n.raft.Apply(entry, b.n.timing.Propose)
@@ -217,6 +223,8 @@ func repeat(r fsm.Result, count int) []fsm.Result {
 // from all others, which say nothing about the entry's fate.
 func proposalError(err error) error {
 	switch {
+	case errors.Is(err, errNotSealed): // Raft was not asked
+		return fmt.Errorf("%w: %w", ErrNotLeader, err)
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		return fmt.Errorf("%w: %w", ErrNotLeader, err)
 	case notWritten(err): // Raft steps down, and has sent it to nobody

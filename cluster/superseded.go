@@ -52,8 +52,8 @@ func Superseded(view *fsm.View, id string) bool {
 }
 
 // beginEpoch moves the store, to which no Raft applies, into a new restore
-// epoch and leaves servers behind. The state's index moves on by one.
-func beginEpoch(store *fsm.Store, epoch uint64, index, term uint64, leave []string) error {
+// epoch, leaves servers behind and forgets objects. The state's index moves on by one.
+func beginEpoch(store *fsm.Store, epoch uint64, index, term uint64, leave []string, forget ...fsm.Key) error {
 	if err := store.Rebase(epoch); err != nil {
 		return err
 	}
@@ -72,6 +72,11 @@ func beginEpoch(store *fsm.Store, epoch uint64, index, term uint64, leave []stri
 			op.Verb, op.UID = fsm.Update, o.UID
 		}
 		cmd.Ops = append(cmd.Ops, op)
+	}
+	for _, key := range forget {
+		if o := store.View().Get(key); o != nil {
+			cmd.Ops = append(cmd.Ops, fsm.Op{Verb: fsm.Delete, Key: key, UID: o.UID})
+		}
 	}
 	if len(cmd.Ops) == 0 {
 		return nil

@@ -135,7 +135,9 @@ func (s *Store) Err() error {
 	return s.errLocked()
 }
 
-func (s *Store) halt(err error) {
+// Halt stops the store for good, because of an entry or a state that it must
+// not go on with. The first reason stays.
+func (s *Store) Halt(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
@@ -205,7 +207,7 @@ func (s *Store) Apply(l *raft.Log) any {
 	switch {
 	case errors.Is(err, ErrUnknownVersion):
 		err = fmt.Errorf("entry %d: %w", l.Index, err)
-		s.halt(err)
+		s.Halt(err)
 		return s.haltedErr()
 	case err != nil:
 		results = []Result{{Code: Malformed, Detail: err.Error(), Revision: s.next.revision}}

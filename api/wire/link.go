@@ -28,6 +28,20 @@ func DecodeServerStatus(b []byte) (*ServerStatus, error) {
 	}))
 }
 
+// EncodeDataKeys returns the binary form of k.
+func EncodeDataKeys(k *DataKeys) []byte {
+	e := newEncoder(64 + len(k.Keys))
+	e.string(1, k.ID)
+	e.bytes(2, k.Keys)
+	return e.b
+}
+
+// DecodeDataKeys is the reverse of EncodeDataKeys.
+func DecodeDataKeys(b []byte) (*DataKeys, error) {
+	k := &DataKeys{}
+	return k, decode(b, MaxSmall, into(map[protowire.Number]any{1: &k.ID, 2: &k.Keys}))
+}
+
 // EncodeTermQuery returns the binary form of q.
 func EncodeTermQuery(q *TermQuery) []byte {
 	e := newEncoder(64)

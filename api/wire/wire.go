@@ -49,6 +49,9 @@ const (
 	PathRemove = "/shepherd/v1/remove"
 	// PathPromote takes a MemberRequest and gives that server a vote.
 	PathPromote = "/shepherd/v1/promote"
+	// PathRotateKey makes the servers seal with a new data key. It takes an empty
+	// object and answers with a RotateKeyResponse.
+	PathRotateKey = "/shepherd/v1/rotate-key"
 	// PathServers answers with a ServerList, so that agents know every server.
 	PathServers = "/shepherd/v1/servers"
 )
@@ -62,6 +65,7 @@ const (
 	LinkAges      = "/link/v1/ages"
 	LinkStatus    = "/link/v1/status"
 	LinkTransfer  = "/link/v1/transfer"
+	LinkKeys      = "/link/v1/keys"
 	// LinkWatch is upgraded to a stream of WatchReports in both directions:
 	// each one is preceded by its length in two bytes, the high one first.
 	LinkWatch = "/link/v1/watch"
@@ -122,13 +126,13 @@ type JoinRequest struct {
 }
 
 // JoinResponse is what a joiner needs to take part. Secret: it holds the CA key
-// when a server joins.
+// and the data keys when a server joins.
 type JoinResponse struct {
 	ClusterID   string   `json:"clusterID"`
-	Certificate string   `json:"certificate"`     // PEM, the joiner's own first
-	CA          string   `json:"ca"`              // PEM, all CAs to trust
-	CAKey       string   `json:"caKey,omitempty"` // PEM, servers only
-	DataKey     string   `json:"dataKey,omitempty"`
+	Certificate string   `json:"certificate"`        // PEM, the joiner's own first
+	CA          string   `json:"ca"`                 // PEM, all CAs to trust
+	CAKey       string   `json:"caKey,omitempty"`    // PEM, servers only
+	DataKeys    string   `json:"dataKeys,omitempty"` // all that the cluster ever sealed with, servers only
 	AgentToken  string   `json:"agentToken,omitempty"`
 	ServerToken string   `json:"serverToken,omitempty"`
 	Servers     []Server `json:"servers"`
@@ -187,6 +191,12 @@ type MemberResponse struct {
 	Message string `json:"message"`
 }
 
+// RotateKeyResponse says which data key the servers seal with now.
+type RotateKeyResponse struct {
+	Key      uint32 `json:"key"`
+	Previous uint32 `json:"previous"` // 0: nothing was sealed before
+}
+
 // Member roles in a ClusterStatus.
 const (
 	RoleLeader   = "leader"
@@ -233,6 +243,13 @@ type ServerStatus struct {
 	LastIndex    uint64
 	AppliedIndex uint64
 	Problem      string // why it cannot do its work, "" if it can
+}
+
+// DataKeys hands the sender's data keys to another server, which stores them and
+// answers with all of its own. Without keys it only asks. Secret.
+type DataKeys struct {
+	ID   string // of the sender
+	Keys []byte // as cluster/seal encodes them
 }
 
 // TermQuery asks a voter for its term. From is the asker's ID, Term its own.

@@ -20,12 +20,13 @@ import (
 func newClusterCommand(c *clients, streams genericiooptions.IOStreams) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "cluster",
-		Short: "Look at the servers, move leadership, remove and promote servers",
+		Short: "Look at the servers, move leadership, remove and promote servers, rotate the data key",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.AddCommand(newStatusCommand(c, streams), newMembersCommand(c, streams), newTransferCommand(c, streams),
-		newRemoveCommand(c, streams), newPromoteCommand(c, streams), newConfirmRestoreCommand(c, streams))
+		newRemoveCommand(c, streams), newPromoteCommand(c, streams), newConfirmRestoreCommand(c, streams),
+		newRotateKeyCommand(c, streams))
 	return root
 }
 

@@ -146,6 +146,7 @@ func TestBackupRestore(t *testing.T) {
 	n.awaitReady()
 	t.Logf("from the blank machine to ready: %v", time.Since(begun).Round(time.Millisecond))
 	n.checkEpoch(30, last)
+	checkAbsent(t, n.dir, "value-17") // encrypted with a key of its own
 	b = newServer(t, "b").joinVia(t, n)
 	newServer(t, "c").joinVia(t, n)
 	n.awaitVoters(3)

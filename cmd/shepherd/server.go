@@ -191,7 +191,7 @@ func (srv *server) startNode() error {
 	dialer := &cluster.Dialer{Source: srv.home.Server, Verifier: srv.verifier, Approved: srv.approved}
 	cfg.ID, cfg.Name, cfg.Address, cfg.DataDir = srv.home.ID(), srv.home.Name(), s.Advertise, s.DataDir
 	cfg.Bootstrap = srv.home.MustBootstrap()
-	cfg.Store = srv.store
+	cfg.Store, cfg.Keys = srv.store, srv.home.Keys
 	cfg.Transport = cluster.NewTransport(cluster.NewRaftLayer(srv.port, dialer, s.Advertise), cfg.Timing.Transport, srv.logger)
 	cfg.DialLink, cfg.LinkListener = dialer.Link, srv.port.Link()
 	cfg.Handler = srv.handleForwarded
@@ -222,7 +222,7 @@ func (srv *server) handleForwarded(ctx context.Context, req *wire.Request) *wire
 func (srv *server) startAPI() (err error) {
 	s := srv.settings
 	srv.gate, err = cluster.NewGate(cluster.GateConfig{
-		CA: srv.home.CA, Store: srv.store, Cluster: srv.node, CertificateTTL: s.CertificateTTL, TokenTTL: s.TokenTTL, Logger: srv.logger,
+		CA: srv.home.CA, Keys: srv.home.Keys, Store: srv.store, Cluster: srv.node, CertificateTTL: s.CertificateTTL, TokenTTL: s.TokenTTL, Logger: srv.logger,
 	})
 	if err != nil {
 		return err

@@ -19,9 +19,10 @@ const module = "github.com/shepherd-project/shepherd/"
 var allowed = map[string][]string{
 	"fsm":                   {},
 	"api/wire":              {},
-	"cluster":               {"fsm", "api/wire", "cluster/pki", "cluster/simnet"}, // the last in tests alone
+	"cluster":               {"fsm", "api/wire", "cluster/pki", "cluster/seal", "cluster/simnet"}, // the last in tests alone
 	"cluster/simnet":        {},
 	"cluster/pki":           {},
+	"cluster/seal":          {},
 	"api/resource":          {"fsm"},
 	"api/openapi/...":       {"api/openapi/...", "api/resource"},
 	"controllers":           {"fsm", "api/resource", "controllers/scheduler"},
