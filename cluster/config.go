@@ -113,6 +113,10 @@ type Config struct {
 	// the disk hangs. The node is of no use afterwards; Shutdown may not return.
 	// Nil: such a leader stays. It needs FailureDetector.
 	GiveUp func(error)
+	// DeadServerGrace is how long a voter may be dead before the leader removes
+	// it, as long as three are left; DeadJoinerGrace is the same for servers that
+	// have no vote yet. Zero: never.
+	DeadServerGrace, DeadJoinerGrace time.Duration
 	// MaxBatch and MaxBatchBytes bound the commands in one log entry.
 	MaxBatch      int
 	MaxBatchBytes int
@@ -159,6 +163,8 @@ func DefaultConfig() Config {
 	return Config{
 		Timing:            DefaultTiming(),
 		FailureDetector:   true,
+		DeadServerGrace:   72 * time.Hour,
+		DeadJoinerGrace:   time.Hour,
 		MaxBatch:          512,
 		MaxBatchBytes:     512 << 10,
 		MaxPending:        16384,
@@ -235,6 +241,7 @@ func (c *Config) Validate() error {
 	need(c.DialLink != nil, "link dialer is missing")
 	need(c.LinkListener != nil, "link listener is missing")
 	need(c.Handler != nil, "request handler is missing")
+	need(c.DeadServerGrace >= 0 && c.DeadJoinerGrace >= 0, "deadServerGrace and deadJoinerGrace must not be negative")
 	need(c.MaxBatch > 0, "maxBatch must be positive")
 	need(c.MaxBatchBytes > 0, "maxBatchBytes must be positive")
 	need(c.MaxPending > 0, "maxPending must be positive")

@@ -23,6 +23,8 @@ var (
 	ErrNoQuorum = errors.New("no answer from a majority")
 	// ErrNameTaken is returned when another server has the name.
 	ErrNameTaken = errors.New("server name is in use")
+	// ErrNotProven is returned when another server has the name and may be gone.
+	ErrNotProven = errors.New("server name may be in use")
 	// ErrAddressTaken is returned when another server has the address.
 	ErrAddressTaken = errors.New("server address is in use")
 	// ErrUnknownServer is returned for a server that is not a member.

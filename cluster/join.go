@@ -257,10 +257,12 @@ func (g *Gate) checkPlace(s wire.Server) error {
 	for _, m := range g.cfg.Cluster.Servers() {
 		switch {
 		case m.ID == s.ID:
+		case ServerName(m.ID) == s.Name && m.Address == s.Address:
+			// Whoever has that address has rebuilt it; the leader makes sure.
 		case ServerName(m.ID) == s.Name:
-			return refuse(http.StatusConflict, "the server name %q is in use by %s at %s: choose another --name, or remove that server first if it is gone for good", s.Name, m.ID, m.Address)
+			return refuse(http.StatusConflict, "the server name %q is in use by %s at %s: choose another --name, or remove that server first if it is gone for good: sheepctl cluster remove %s", s.Name, m.ID, m.Address, m.ID)
 		case m.Address == s.Address:
-			return refuse(http.StatusConflict, "the address %s is in use by server %s: choose another --advertise, or remove that server first if it is gone for good", s.Address, m.ID)
+			return refuse(http.StatusConflict, "the address %s is in use by server %s: choose another --advertise, or remove that server first if it is gone for good: sheepctl cluster remove %s", s.Address, m.ID, m.ID)
 		}
 	}
 	return nil

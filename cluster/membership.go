@@ -47,6 +47,9 @@ func (n *Node) Servers() []wire.Server {
 // A server that was removed is never let in.
 func (n *Node) Approved(id string) bool {
 	leaderless := n.level.Load().leader == ""
+	if admitting := n.admitting.Load(); admitting != nil && *admitting == id {
+		return true
+	}
 	self := false // a joiner hears its leader before it has the configuration
 	for _, s := range n.servers() {
 		if string(s.ID) == id {
@@ -59,7 +62,8 @@ func (n *Node) Approved(id string) bool {
 
 // AddServer makes a server a member, without a vote until it has caught up; then
 // the leader gives it one. Only on the leader (ErrNotLeader). It returns once
-// the change is committed. Adding a member again is no error, and with another
+// the change is committed. One that answers at the address of a member of the
+// same name takes its place: that member was rebuilt, and is removed. Adding a member again is no error, and with another
 // address moves it there. ErrNameTaken and ErrAddressTaken say that another
 // server uses them.
 func (n *Node) AddServer(ctx context.Context, id, address string) error {
@@ -96,6 +100,8 @@ func (n *Node) addLocked(ctx context.Context, id, address string) (done bool, er
 		case string(s.ID) == id && string(s.Address) == address:
 			return true, nil
 		case string(s.ID) == id:
+		case ServerName(string(s.ID)) == name && string(s.Address) == address:
+			return false, n.replaceLocked(ctx, s, id)
 		case ServerName(string(s.ID)) == name:
 			return false, fmt.Errorf("%w: %s", ErrNameTaken, name)
 		case string(s.Address) == address:
@@ -112,6 +118,30 @@ func (n *Node) addLocked(ctx context.Context, id, address string) (done bool, er
 	n.logger.Info("server added", "server", id, "address", address)
 	n.kickPromotion()
 	return true, nil
+}
+
+// replaceLocked removes the dead server in whose place, under its name and at its
+// address, a new one asks to be added: a machine that was rebuilt. That the new
+// one answers there proves that the old one does not run any more. It goes
+// before the new one comes: the two must never be members together, for what
+// Raft sends to the one would reach the other.
+func (n *Node) replaceLocked(ctx context.Context, old raft.Server, id string) error {
+	n.admitting.Store(&id)
+	defer n.admitting.Store(nil)
+	asking, cancel := context.WithTimeout(ctx, n.timing.Transport)
+	defer cancel()
+	st, err := n.askStatus(asking, old)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %s by %s, and whether it is gone cannot be told: %w", ErrNotProven, ServerName(id), old.ID, err)
+	case st.ID != id:
+		return fmt.Errorf("%w: %s by %s, which answers at %s", ErrNameTaken, ServerName(id), st.ID, old.Address)
+	}
+	n.logger.Info("a rebuilt server takes the place of its predecessor", "old", string(old.ID), "new", id, "address", string(old.Address))
+	if _, err := n.removeLocked(ctx, string(old.ID)); err != nil {
+		return err
+	}
+	return errChanged // the configuration is another one now: look again
 }
 
 // lockMembers waits until nobody else changes the members here.

@@ -37,10 +37,11 @@ type Node struct {
 	linkSrv   *http.Server
 	live      *liveness
 	metrics   *metrics
-	machine   *machine      // what Raft sees of store
-	members   chan struct{} // capacity one: full while somebody looks at the configuration and changes it
-	promotion chan struct{} // kicks the promotion loop
-	forwards  chan struct{} // slots of requests being handled
+	machine   *machine               // what Raft sees of store
+	admitting atomic.Pointer[string] // the ID of a server that takes a dead one's place
+	members   chan struct{}          // capacity one: full while somebody looks at the configuration and changes it
+	promotion chan struct{}          // kicks the promotion loop
+	forwards  chan struct{}          // slots of requests being handled
 
 	caughtUp atomic.Bool
 	draining atomic.Bool
@@ -125,6 +126,7 @@ func (n *Node) start() (err error) {
 	n.tasks.run(n.watchLeadership)
 	n.tasks.run(n.serveLinks)
 	n.tasks.run(n.promoteLoop)
+	n.tasks.run(n.tendMembers)
 	n.tasks.run(n.keepClock)
 	n.tasks.run(n.catchUp)
 	n.startDetector()

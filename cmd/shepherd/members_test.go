@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -97,5 +99,47 @@ func TestRemoveAndReplace(t *testing.T) {
 	}
 	if code, body, err := again.post("after"); err != nil || code != http.StatusCreated {
 		t.Errorf("a write through the new server: %d %s %v", code, body, err)
+	}
+}
+
+// TestRebuildAndMove wipes a server and starts it again with the command that it
+// first joined with, and lets another one come back at another address: neither
+// needs anything else, nor a change of leader.
+func TestRebuildAndMove(t *testing.T) {
+	a := bootstrap(t, "a")
+	b := newServer(t, "b").joinVia(t, a)
+	c := newServer(t, "c").joinVia(t, a)
+	before := a.awaitVoters(3)
+	b.kill()
+	if err := os.RemoveAll(b.dir); err != nil {
+		t.Fatal(err)
+	}
+	b.joinVia(t, a)
+	rebuilt := a.awaitVoters(3)
+	for i, m := range rebuilt.Members {
+		if (m.ID == before.Members[i].ID) != (m.Name != "b") || m.Address != before.Members[i].Address {
+			t.Errorf("member %+v was %+v", m, before.Members[i])
+		}
+	}
+
+	c.kill()
+	c.address = freeAddress(t)
+	c.run(t)
+	c.awaitReady()
+	eventually(t, 20*time.Second, "the move", func() error {
+		st, err := a.status()
+		if err != nil {
+			return err
+		}
+		if m := st.Members[2]; m.Address != c.address || !m.Healthy || m.ID != before.Members[2].ID {
+			return &unexpected{fmt.Sprintf("%+v", m)}
+		}
+		return nil
+	})
+	if st := a.awaitVoters(3); st.Leader != before.Leader || st.Term != before.Term {
+		t.Errorf("the leader changed: %s in term %d, then %s in term %d", before.Leader, before.Term, st.Leader, st.Term)
+	}
+	if code, body, err := c.post("moved"); err != nil || code != http.StatusCreated {
+		t.Errorf("a write through the moved server: %d %s %v", code, body, err)
 	}
 }

@@ -122,6 +122,8 @@ func (s *settings) clusterFlags() {
 	f.DurationVar(&t.Standby, "detector-standby", t.Standby, "how long the next in rank waits for the first to stand for election")
 	f.DurationVar(&t.Patience, "detector-patience", t.Patience, "how long it waits for an election that has begun")
 	f.DurationVar(&t.DiskStall, "disk-stall", t.DiskStall, "a leader whose disk hangs for that long ends, if a majority of the others has working disks")
+	f.DurationVar(&s.cluster.DeadServerGrace, "dead-server-grace", s.cluster.DeadServerGrace, "a server dead for that long is removed, as long as three voters are left; 0 never")
+	f.DurationVar(&s.cluster.DeadJoinerGrace, "dead-joiner-grace", s.cluster.DeadJoinerGrace, "a server that joined, has no vote yet and is dead for that long is removed; 0 never")
 	f.Uint64Var(&s.cluster.SnapshotThreshold, "snapshot-threshold", s.cluster.SnapshotThreshold, "log entries after which a snapshot is taken")
 	f.Uint64Var(&s.cluster.TrailingLogs, "trailing-logs", s.cluster.TrailingLogs, "log entries kept behind a snapshot, for followers that lag")
 	f.IntVar(&s.cluster.SnapshotsKept, "snapshots-kept", s.cluster.SnapshotsKept, "snapshots kept on disk")
@@ -225,6 +227,11 @@ func (s *settings) complete() error {
 	}
 	if hclog.LevelFromString(s.LogLevel) == hclog.NoLevel {
 		bad("log-level", "%q is not one of trace, debug, info, warn, error", s.LogLevel)
+	}
+	for name, d := range map[string]time.Duration{"dead-server-grace": s.cluster.DeadServerGrace, "dead-joiner-grace": s.cluster.DeadJoinerGrace} {
+		if d < 0 {
+			bad(name, "%v: must not be negative; 0 turns it off", d)
+		}
 	}
 	for name, d := range map[string]time.Duration{"certificate-ttl": s.CertificateTTL, "token-ttl": s.TokenTTL, "stop-timeout": s.StopTimeout} {
 		if d <= 0 {
