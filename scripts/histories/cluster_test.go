@@ -45,6 +45,8 @@ type server struct {
 	served    chan struct{} // closed when http.Serve has returned
 	// between, if set, is called before every proposal of the API.
 	between atomic.Pointer[func(fsm.Command)]
+	// after, if set, sees every result before the API does.
+	after atomic.Pointer[func(fsm.Result)]
 }
 
 // simulation is a cluster in a bubble.
@@ -152,7 +154,11 @@ func (c consensus) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, er
 	if between := c.server.between.Load(); between != nil {
 		(*between)(cmd)
 	}
-	return c.Node.Propose(ctx, cmd)
+	result, err := c.Node.Propose(ctx, cmd)
+	if after := c.server.after.Load(); after != nil && err == nil {
+		(*after)(result)
+	}
+	return result, err
 }
 
 // crash ends a server as a kill does: nobody hears of it but by the network.
