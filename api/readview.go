@@ -39,6 +39,9 @@ func (s *Server) readIndex(ctx context.Context) error {
 
 // waitRevision waits, for a bounded time, until this replica has reached rev.
 func (s *Server) waitRevision(ctx context.Context, rev uint64) error {
+	if err := s.cfg.Store.Err(); err != nil {
+		return unavailable("read: " + err.Error())
+	}
 	if s.cfg.Store.View().Revision() >= rev {
 		return nil
 	}

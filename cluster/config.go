@@ -37,6 +37,8 @@ type Timing struct {
 
 	Snapshot time.Duration // how often to look whether the log should be compacted
 
+	Compare time.Duration // how often a server compares its state with that of the others
+
 	Ping     time.Duration // how often the failure detector asks each peer whether it is there
 	Silence  time.Duration // a peer that has not answered for that long is lost
 	Standby  time.Duration // how long the next in rank waits for the first to stand for election
@@ -150,6 +152,7 @@ func DefaultTiming() Timing {
 		Promote:     50 * time.Millisecond,
 		Status:      time.Second,
 		Snapshot:    30 * time.Second,
+		Compare:     5 * time.Second,
 		Ping:        25 * time.Millisecond,
 		Silence:     300 * time.Millisecond,
 		Standby:     60 * time.Millisecond,
@@ -193,7 +196,7 @@ func (t *Timing) durations() []namedDuration {
 		{"heartbeat", &t.Heartbeat}, {"election", &t.Election}, {"leaderLease", &t.LeaderLease}, {"commit", &t.Commit},
 		{"transport", &t.Transport}, {"forward", &t.Forward}, {"propose", &t.Propose}, {"read", &t.Read},
 		{"round", &t.Round}, {"promote", &t.Promote}, {"status", &t.Status}, {"snapshot", &t.Snapshot},
-		{"ping", &t.Ping}, {"silence", &t.Silence}, {"standby", &t.Standby}, {"patience", &t.Patience},
+		{"compare", &t.Compare}, {"ping", &t.Ping}, {"silence", &t.Silence}, {"standby", &t.Standby}, {"patience", &t.Patience},
 		{"diskStall", &t.DiskStall},
 	}
 }

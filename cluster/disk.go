@@ -33,7 +33,8 @@ type disk struct {
 	retry  time.Duration // between two attempts to write the term
 	rest   time.Duration // for how long a failure keeps this server from standing for election
 	ending context.Context
-	letGo  atomic.Bool // a term was not written because the node stops: nothing else may be
+	barred func() error // why this server must never lead; nil if it may
+	letGo  atomic.Bool  // a term was not written because the node stops: nothing else may be
 
 	mu     sync.Mutex
 	failed time.Time // the last failure; zero after a success
@@ -47,9 +48,9 @@ var errDisk = errors.New("the log could not be written a moment ago")
 const keyTerm = "CurrentTerm"
 
 // newDisk watches over the stores. ending ends when the node stops.
-func newDisk(ending context.Context, s *storage, t Timing, logger hclog.Logger) *disk {
+func newDisk(ending context.Context, s *storage, t Timing, barred func() error, logger hclog.Logger) *disk {
 	return &disk{LogStore: s.log, StableStore: s.stable, logger: logger.Named("disk"),
-		retry: t.Round, rest: 4 * t.Election, ending: ending}
+		retry: t.Round, rest: 4 * t.Election, ending: ending, barred: barred}
 }
 
 // StoreLog writes one entry.
@@ -127,6 +128,9 @@ func (d *disk) problem() error {
 // fit returns an error while this server should not lead. It never lasts: if
 // all disks were bad and are good again, somebody has to try.
 func (d *disk) fit() error {
+	if err := d.barred(); err != nil {
+		return err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.cause == nil || time.Since(d.failed) >= d.rest {

@@ -42,6 +42,9 @@ var (
 	ErrNotCaughtUp = errors.New("server has not caught up")
 	// ErrNotReady is returned by Ready while this server's state is behind.
 	ErrNotReady = errors.New("state has not caught up with the leader")
+	// ErrDiffers is returned by a server whose state is not that of the others.
+	// It has stopped to serve for good.
+	ErrDiffers = errors.New("this server's state differs from that of the other servers")
 	// ErrForeignData is returned when the data directory belongs to another server.
 	ErrForeignData = errors.New("data directory belongs to another server")
 )

@@ -40,6 +40,8 @@ func (n *Node) bring(ctx context.Context, req *wire.Request) (*wire.Response, er
 	for sent := 0; ; {
 		l := n.level.Load()
 		switch {
+		case n.trust.problem() != nil:
+			return nil, forwardError(n.trust.problem(), sent, last)
 		case n.ctx.Err() != nil:
 			return nil, forwardError(ErrStopped, sent, last)
 		case ctx.Err() != nil:
@@ -112,7 +114,7 @@ func (n *Node) lead(ctx context.Context, req *wire.Request) *wire.Response {
 	for {
 		l := n.level.Load()
 		switch {
-		case !l.raft || ctx.Err() != nil || n.ctx.Err() != nil:
+		case !l.raft || n.trust.problem() != nil || ctx.Err() != nil || n.ctx.Err() != nil:
 			return &wire.Response{NotLeader: true}
 		case !l.leading:
 			n.await(ctx, l.changed)

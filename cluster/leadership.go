@@ -73,6 +73,7 @@ func (n *Node) watchLeadership() {
 		select {
 		case <-kicks:
 		case <-tick.C:
+		case <-n.trust.lost:
 		case completed = <-ready:
 			asking = 0
 		case <-n.ctx.Done():
@@ -93,7 +94,7 @@ func (n *Node) observe(completed uint64) *level {
 		if n.raft.CurrentTerm() != term {
 			continue // read in the middle of an election
 		}
-		l := &level{term: term, raft: leads, leading: leads && completed == term, leader: id, address: address}
+		l := &level{term: term, raft: leads, leading: leads && completed == term && n.trust.problem() == nil, leader: id, address: address}
 		if leads {
 			l.leader, l.address = raft.ServerID(n.cfg.ID), raft.ServerAddress(n.cfg.Address)
 		} else if id == raft.ServerID(n.cfg.ID) {

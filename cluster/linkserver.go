@@ -31,6 +31,7 @@ func (n *Node) newLinkServer() *http.Server {
 	mux.HandleFunc("POST "+wire.LinkStatus, n.linkStatus)
 	mux.HandleFunc("POST "+wire.LinkTransfer, n.linkTransfer)
 	mux.HandleFunc("POST "+wire.LinkKeys, n.linkKeys)
+	mux.HandleFunc("POST "+wire.LinkDigest, n.linkDigest)
 	mux.HandleFunc("GET "+wire.LinkWatch, n.linkWatch)
 	if n.cfg.LinkHandler != nil {
 		mux.Handle("/", n.cfg.LinkHandler)
@@ -170,6 +171,10 @@ func memberOf(servers []raft.Server, name string) (raft.Server, bool) {
 func (n *Node) linkHeartbeat(w http.ResponseWriter, r *http.Request) {
 	rec, ok := readLink(w, r, wire.MaxSmall, wire.DecodeHeartbeatRecord)
 	if !ok {
+		return
+	}
+	if err := n.trust.problem(); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
 	for _, a := range rec.Ages {

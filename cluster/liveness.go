@@ -73,6 +73,9 @@ func (n *Node) knownNode(name string) bool {
 // the voters: from then on no new leader will think the node dead. It fails
 // with ErrNoQuorum, after Timing.Round at the latest.
 func (n *Node) Heartbeat(ctx context.Context, node string) (replicas int, err error) {
+	if err := n.trust.problem(); err != nil {
+		return 0, err
+	}
 	received := time.Now()
 	n.live.record(node, 0)
 	servers := n.servers()

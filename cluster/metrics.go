@@ -29,6 +29,7 @@ type metrics struct {
 	stalls        prometheus.Counter
 	diskStalls    prometheus.Counter
 	diskDecisions *prometheus.CounterVec
+	comparisons   *prometheus.CounterVec
 }
 
 func newMetrics(n *Node) (*metrics, error) {
@@ -66,6 +67,11 @@ func newMetrics(n *Node) (*metrics, error) {
 	}, []string{"role", "outcome"})
 	m.all = append(m.all, m.heartbeats, m.commits, m.batchSize, m.batchBytes, m.forwardTimes, m.readRounds)
 	m.addDetector(n)
+	m.comparisons = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "shepherd_state_comparisons_total", Help: "Comparisons of this server's state with that of the others, by what they gave: equal, other (another server differs), undecided, differs (this one does) or unanswered.",
+	}, []string{"outcome"})
+	m.all = append(m.all, m.comparisons)
+	gauge("shepherd_state_differs", "1 if this server's state differs from that of the others, so that it does not serve.", func() float64 { return truth(n.trust.problem() != nil) })
 	gauge("shepherd_waiting_proposals", "Commands that wait for a place in a log entry.", func() float64 { return float64(n.batch.waitingCount()) })
 	gauge("shepherd_handled_requests", "Requests that this leader is handling now.", func() float64 { return float64(len(n.forwards)) })
 	gauge("shepherd_apply_lag_entries", "Log entries on disk that are not applied yet.", func() float64 {

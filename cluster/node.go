@@ -36,6 +36,7 @@ type Node struct {
 	detector  *detector
 	linkSrv   *http.Server
 	live      *liveness
+	trust     trust
 	metrics   *metrics
 	machine   *machine               // what Raft sees of store
 	admitting atomic.Pointer[string] // the ID of a server that takes a dead one's place
@@ -99,6 +100,10 @@ func (n *Node) start() (err error) {
 	n.reads = newRounds(&n.tasks, n.metrics.counted("replica", n.readRound))
 	n.confirms = newRounds(&n.tasks, n.metrics.counted("leader", n.leaderRound))
 	n.detector = newDetector(n)
+	n.trust.lost = make(chan struct{}, 1)
+	if err := n.resumeDistrust(); err != nil {
+		return err
+	}
 	var machine raft.FSM = n.machine
 	var sealed *sealedStore
 	if n.cfg.Keys != nil {
@@ -107,7 +112,7 @@ func (n *Node) start() (err error) {
 		machine = sealed
 	}
 	rc := n.cfg.raftConfig(n.timing)
-	n.disk = newDisk(n.ctx, n.files, n.timing, n.logger)
+	n.disk = newDisk(n.ctx, n.files, n.timing, n.trust.problem, n.logger)
 	if t, ok := n.cfg.Transport.(*Transport); ok {
 		t.disk.Store(n.disk)
 	}
@@ -129,6 +134,7 @@ func (n *Node) start() (err error) {
 	n.tasks.run(n.tendMembers)
 	n.tasks.run(n.keepClock)
 	n.tasks.run(n.catchUp)
+	n.tasks.run(n.keepComparing)
 	n.startDetector()
 	go n.watchStore() // not a task: it may stop the node, which waits for tasks
 	return nil

@@ -23,6 +23,9 @@ func (n *Node) ReadIndex(ctx context.Context) error {
 	defer cancel()
 	var last error
 	for {
+		if err := n.trust.problem(); err != nil {
+			return err
+		}
 		changed := n.level.Load().changed
 		index, err := n.reads.join(ctx)
 		if err == nil {

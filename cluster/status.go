@@ -30,6 +30,8 @@ func (n *Node) serverStatus() *wire.ServerStatus {
 		st.Problem = err.Error()
 	case n.disk.problem() != nil:
 		st.Problem = n.disk.problem().Error()
+	case n.trust.doubted() != nil:
+		st.Notice = n.trust.doubted().Error()
 	case n.draining.Load():
 		st.Problem = ErrStopped.Error()
 	}
@@ -112,6 +114,8 @@ func describeMember(m *wire.Member, st *wire.ServerStatus, problem string, leade
 	switch {
 	case st.Problem != "":
 		m.Detail = st.Problem
+	case st.Notice != "":
+		m.Detail = st.Notice
 	case leader == "":
 		m.Detail = "has no leader"
 	case st.Leader != string(leader):

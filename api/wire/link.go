@@ -17,6 +17,7 @@ func EncodeServerStatus(s *ServerStatus) []byte {
 	e.uint(5, s.LastIndex)
 	e.uint(6, s.AppliedIndex)
 	e.string(7, s.Problem)
+	e.string(8, s.Notice)
 	return e.b
 }
 
@@ -24,7 +25,7 @@ func EncodeServerStatus(s *ServerStatus) []byte {
 func DecodeServerStatus(b []byte) (*ServerStatus, error) {
 	s := &ServerStatus{}
 	return s, decode(b, MaxSmall, into(map[protowire.Number]any{
-		1: &s.ID, 2: &s.Name, 3: &s.Term, 4: &s.Leader, 5: &s.LastIndex, 6: &s.AppliedIndex, 7: &s.Problem,
+		1: &s.ID, 2: &s.Name, 3: &s.Term, 4: &s.Leader, 5: &s.LastIndex, 6: &s.AppliedIndex, 7: &s.Problem, 8: &s.Notice,
 	}))
 }
 
@@ -84,6 +85,35 @@ func EncodeReadIndexReply(r *ReadIndexReply) []byte {
 func DecodeReadIndexReply(b []byte) (*ReadIndexReply, error) {
 	r := &ReadIndexReply{}
 	return r, decode(b, MaxSmall, into(map[protowire.Number]any{1: &r.Term, 2: &r.Index, 3: &r.NotLeader}))
+}
+
+// EncodeDigestQuery returns the binary form of q.
+func EncodeDigestQuery(q *DigestQuery) []byte {
+	e := newEncoder(16)
+	e.uint(1, q.Index)
+	return e.b
+}
+
+// DecodeDigestQuery is the reverse of EncodeDigestQuery.
+func DecodeDigestQuery(b []byte) (*DigestQuery, error) {
+	q := &DigestQuery{}
+	return q, decode(b, MaxSmall, into(map[protowire.Number]any{1: &q.Index}))
+}
+
+// EncodeDigestReply returns the binary form of r.
+func EncodeDigestReply(r *DigestReply) []byte {
+	e := newEncoder(96)
+	e.string(1, r.ID)
+	e.uint(2, r.Version)
+	e.uint(3, r.Epoch)
+	e.bytes(4, r.Sum)
+	return e.b
+}
+
+// DecodeDigestReply is the reverse of EncodeDigestReply.
+func DecodeDigestReply(b []byte) (*DigestReply, error) {
+	r := &DigestReply{}
+	return r, decode(b, MaxSmall, into(map[protowire.Number]any{1: &r.ID, 2: &r.Version, 3: &r.Epoch, 4: &r.Sum}))
 }
 
 // EncodeHeartbeatRecord returns the binary form of r.

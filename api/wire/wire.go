@@ -66,6 +66,7 @@ const (
 	LinkStatus    = "/link/v1/status"
 	LinkTransfer  = "/link/v1/transfer"
 	LinkKeys      = "/link/v1/keys"
+	LinkDigest    = "/link/v1/digest"
 	// LinkWatch is upgraded to a stream of WatchReports in both directions:
 	// each one is preceded by its length in two bytes, the high one first.
 	LinkWatch = "/link/v1/watch"
@@ -243,6 +244,7 @@ type ServerStatus struct {
 	LastIndex    uint64
 	AppliedIndex uint64
 	Problem      string // why it cannot do its work, "" if it can
+	Notice       string // what an administrator has to look at, although it works
 }
 
 // DataKeys hands the sender's data keys to another server, which stores them and
@@ -272,6 +274,18 @@ type ReadIndexReply struct {
 	Index uint64
 	// NotLeader: ask somebody else.
 	NotLeader bool
+}
+
+// DigestQuery asks a server for the digest of its state after one entry.
+type DigestQuery struct{ Index uint64 }
+
+// DigestReply is the answer to a DigestQuery. Version is what the digest
+// covers, 0 if the server does not have that entry, or not any more.
+type DigestReply struct {
+	ID      string
+	Version uint64
+	Epoch   uint64
+	Sum     []byte
 }
 
 // Age is how long ago a node was last heard. Ages are never clock times, so

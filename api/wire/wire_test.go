@@ -56,10 +56,12 @@ func TestRoundTrips(t *testing.T) {
 	roundTrip(t, sampleRequest(), EncodeRequest, DecodeRequest)
 	roundTrip(t, &Response{Status: 201, Header: map[string][]string{"Warning": {"299 - \"a\"", "299 - \"b\""}}, Body: []byte("x"), Committed: true}, EncodeResponse, DecodeResponse)
 	roundTrip(t, &Response{NotLeader: true}, EncodeResponse, DecodeResponse)
-	roundTrip(t, &ServerStatus{"s1-a", "s1", 3, "s2-b", 10, 9, "disk"}, EncodeServerStatus, DecodeServerStatus)
+	roundTrip(t, &ServerStatus{"s1-a", "s1", 3, "s2-b", 10, 9, "disk", "look"}, EncodeServerStatus, DecodeServerStatus)
 	roundTrip(t, &TermQuery{"s1-a", 7}, EncodeTermQuery, DecodeTermQuery)
 	roundTrip(t, &TermReply{"s1-a", 7, -5}, EncodeTermReply, DecodeTermReply)
 	roundTrip(t, &ReadIndexReply{7, 99, true}, EncodeReadIndexReply, DecodeReadIndexReply)
+	roundTrip(t, &DigestQuery{99}, EncodeDigestQuery, DecodeDigestQuery)
+	roundTrip(t, &DigestReply{"s1-a", 1, 2, []byte{1, 0, 3}}, EncodeDigestReply, DecodeDigestReply)
 	ages := []Age{{"w1", time.Second}, {"w2", 0}, {"w3", math.MaxInt64}}
 	roundTrip(t, &HeartbeatRecord{"s1-a", ages}, EncodeHeartbeatRecord, DecodeHeartbeatRecord)
 	roundTrip(t, &HeartbeatRecorded{"s1-a"}, EncodeHeartbeatRecorded, DecodeHeartbeatRecorded)
