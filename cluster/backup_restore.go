@@ -63,7 +63,7 @@ func (b *Backup) Restore(cfg RestoreConfig) (_ *Restored, err error) {
 	}
 	v := b.Store.View()
 	index, term := v.Index()+1, max(v.Term(), 1)
-	if err := beginEpoch(b.Store, cfg.Epoch, index, term, old, sealingKey); err != nil {
+	if err := beginEpoch(b.Store, cfg.Epoch, index, term, b.Servers, sealingKey); err != nil {
 		return nil, err
 	}
 	keys := seal.Begin(cfg.Now) // the backup's own seal is another; nothing is left that the old keys open
@@ -76,7 +76,7 @@ func (b *Backup) Restore(cfg RestoreConfig) (_ *Restored, err error) {
 	if err := b.writeRaft(cfg, keys, out.ServerID, index, term); err != nil {
 		return nil, err
 	}
-	record := serverRecord{Name: cfg.Name, ID: out.ServerID, Address: cfg.Address, Opened: true, Entered: true}
+	record := serverRecord{Name: cfg.Name, ID: out.ServerID, Address: cfg.Address, Opened: true, Entered: true, LeftBehind: old}
 	return out, h.settle(b.CA, record, keys, nil)
 }
 

@@ -107,6 +107,7 @@ func (g *Gate) Register(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+PathMembers, g.serve(g.member))
 	mux.HandleFunc("POST "+wire.PathRemove, g.serve(g.administer(pathRemove)))
 	mux.HandleFunc("POST "+wire.PathPromote, g.serve(g.administer(pathPromote)))
+	mux.HandleFunc("POST "+pathStanding, g.serve(g.standing))
 }
 
 // refused is an error with the status that it is answered with.

@@ -45,6 +45,12 @@ type serverRecord struct {
 	Opened bool `json:"opened,omitempty"`
 	// Entered says that the server was made a member at Address.
 	Entered bool `json:"entered,omitempty"`
+	// LeftBehind are IDs that a recovery here has left behind.
+	LeftBehind []string `json:"leftBehind,omitempty"`
+	// Aside is an ID whose log is being set aside; Via is where the server
+	// enters the cluster anew.
+	Aside string   `json:"aside,omitempty"`
+	Via   []string `json:"via,omitempty"`
 }
 
 // Home is a server's data directory: who the server is, its certificates, and
@@ -159,6 +165,9 @@ func (h *Home) read() error {
 	}
 	if h.CA.ClusterID() != h.record.ClusterID {
 		return fmt.Errorf("data directory %s is damaged: its server is of cluster %s, its CA of cluster %s", h.dir, h.record.ClusterID, h.CA.ClusterID())
+	}
+	if err := h.finishAside(); err != nil {
+		return err
 	}
 	has, err := HasState(h.dir)
 	if err != nil {
@@ -281,7 +290,7 @@ func (h *Home) Opened() error {
 
 // Entered records that the server is a member at address.
 func (h *Home) Entered(address string) error {
-	h.record.Entered, h.record.Address = true, address
+	h.record.Entered, h.record.Address, h.record.Via = true, address, nil
 	return h.save()
 }
 

@@ -238,6 +238,9 @@ func (g *Gate) addMember(ctx context.Context, body []byte) *wire.Response {
 	if _, leading := g.cfg.Cluster.Leadership(); !leading {
 		return &wire.Response{NotLeader: true}
 	}
+	if Superseded(g.cfg.Store.View(), s.ID) {
+		return refusal(http.StatusForbidden, fmt.Sprintf("server %s was left behind when the cluster was recovered or restored: restart it, it then sets its log aside and enters anew", s.ID))
+	}
 	if isRetired(g.cfg.Store.View(), s.ID) && !g.isMember(s.ID) {
 		return refusal(http.StatusGone, removedError(s.ID).Error())
 	}

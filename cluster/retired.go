@@ -24,6 +24,9 @@ type retired struct {
 	ID      string    `json:"id"`
 	Address string    `json:"address"`
 	Time    time.Time `json:"time"`
+	// Epoch is the restore epoch that began without the server; zero: an
+	// administrator removed it. Such a server may enter anew by itself.
+	Epoch uint64 `json:"epoch,omitempty"`
 }
 
 func retiredKey(id string) fsm.Key {

@@ -147,6 +147,28 @@ func (n *Node) statusMessage(servers []raft.Server, answers map[raft.ServerID]*w
 	if len(heard) >= need {
 		return fmt.Sprintf("no leader; %d of %d voters answer, enough to elect one: wait for the election", len(heard), len(all))
 	}
-	return fmt.Sprintf("no leader; %d of %d voters answer: %s; %d more needed to elect one of: %s",
+	message := fmt.Sprintf("no leader; %d of %d voters answer: %s; %d more needed to elect one of: %s",
 		len(heard), len(all), strings.Join(heard, ", "), need-len(heard), strings.Join(silent, ", "))
+	return message + n.remedy(all, answers, need-len(heard))
+}
+
+// remedy says what to do about missing votes. Of the servers that answer, the
+// one with the longest log would lose least by going on alone.
+func (n *Node) remedy(all []raft.Server, answers map[raft.ServerID]*wire.ServerStatus, missing int) string {
+	best := answers[raft.ServerID(n.cfg.ID)]
+	for _, s := range all {
+		if st := answers[s.ID]; st != nil && (best == nil || st.LastIndex > best.LastIndex) {
+			best = st
+		}
+	}
+	dir := n.cfg.DataDir
+	if best.ID != n.cfg.ID {
+		dir = "DATA" // where that server has it
+	}
+	what := "one of those servers"
+	if missing > 1 {
+		what = fmt.Sprintf("%d of those servers", missing)
+	}
+	return fmt.Sprintf(". Start %s. Only if that many are lost for good: stop Shepherd on %s, whose log is the longest, and run there: shepherd recover --data-dir %s",
+		what, best.Name, dir)
 }

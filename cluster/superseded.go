@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/shepherd-project/shepherd/api/wire"
 	"github.com/shepherd-project/shepherd/fsm"
 )
 
@@ -27,33 +28,20 @@ func NextEpoch(current uint64, now time.Time) uint64 {
 	return next
 }
 
-// serverReservation is taken for good by a Raft ID that must not come back:
-// its server has votes and a log that this cluster's history has left behind.
-func serverReservation(id string) fsm.Key {
-	return fsm.Key{Resource: fsm.ReservationResource, Name: "serverid/" + id}
-}
-
-// goneServer is the data of such a reservation.
-type goneServer struct {
-	Version int    `json:"version"`
-	Reason  string `json:"reason"`          // superseded
-	Epoch   uint64 `json:"epoch,omitempty"` // the restore epoch that left it behind
-}
-
 // Superseded reports whether the server with this ID was left behind when the
 // cluster began a new restore epoch.
 func Superseded(view *fsm.View, id string) bool {
-	o := view.Get(serverReservation(id))
+	o := view.Get(retiredKey(id))
 	if o == nil {
 		return false
 	}
-	var g goneServer
-	return json.Unmarshal(o.Data, &g) == nil && g.Reason == "superseded"
+	var r retired
+	return json.Unmarshal(o.Data, &r) == nil && r.Epoch != 0
 }
 
 // beginEpoch moves the store, to which no Raft applies, into a new restore
 // epoch, leaves servers behind and forgets objects. The state's index moves on by one.
-func beginEpoch(store *fsm.Store, epoch uint64, index, term uint64, leave []string, forget ...fsm.Key) error {
+func beginEpoch(store *fsm.Store, epoch uint64, index, term uint64, leave []wire.Server, forget ...fsm.Key) error {
 	if err := store.Rebase(epoch); err != nil {
 		return err
 	}
@@ -61,12 +49,12 @@ func beginEpoch(store *fsm.Store, epoch uint64, index, term uint64, leave []stri
 	if store.View().Time().IsZero() {
 		cmd.Time = 0
 	}
-	data, err := json.Marshal(goneServer{Version: 1, Reason: "superseded", Epoch: epoch})
-	if err != nil {
-		return err
-	}
-	for _, id := range leave {
-		key := serverReservation(id)
+	for _, s := range leave {
+		key := retiredKey(s.ID)
+		data, err := json.Marshal(retired{Version: 1, ID: s.ID, Address: s.Address, Time: store.View().Time(), Epoch: epoch})
+		if err != nil {
+			return err
+		}
 		op := fsm.Op{Verb: fsm.Create, Key: key, UID: newUID(), Data: data}
 		if o := store.View().Get(key); o != nil {
 			op.Verb, op.UID = fsm.Update, o.UID

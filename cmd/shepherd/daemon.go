@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/shepherd-project/shepherd/cluster"
 	"github.com/shepherd-project/shepherd/cluster/pki"
 )
 
@@ -21,13 +22,11 @@ func runDaemon(ctx context.Context, s *settings, logger hclog.Logger) (err error
 		if failure != nil {
 			return stopped(ctx, failure)
 		}
-		defer func() { err = errors.Join(err, srv.stop()) }()
-		go func() {
-			select {
-			case <-srv.failed:
-				cancel(srv.failure())
-			case <-ctx.Done():
-			}
+		ended := make(chan error, 1)
+		go func() { ended <- keepServer(ctx, srv, cancel) }()
+		defer func() {
+			cancel(nil)
+			err = errors.Join(err, <-ended)
 		}()
 	}
 	if s.isAgent() {
@@ -40,6 +39,30 @@ func runDaemon(ctx context.Context, s *settings, logger hclog.Logger) (err error
 		return cause
 	}
 	return nil
+}
+
+// keepServer waits for ctx and stops the server. One that the cluster went on
+// without is stopped, sets its log aside and starts as a new one.
+func keepServer(ctx context.Context, srv *server, cancel context.CancelCauseFunc) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return srv.stop()
+		case <-srv.failed:
+		}
+		var superseded *cluster.SupersededError
+		failure := srv.failure()
+		if !errors.As(failure, &superseded) {
+			cancel(failure)
+			return srv.stop()
+		}
+		next, err := startAnew(ctx, srv, superseded)
+		if err != nil {
+			cancel(err)
+			return nil
+		}
+		srv = next
+	}
 }
 
 // stopped turns an error that comes from being told to stop into none.

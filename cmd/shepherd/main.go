@@ -29,6 +29,7 @@ Usage:
   shepherd cleanup [--data-dir DIR] [--run-dir DIR] [--cgroup-root NAME]
                                                                   stop all pods of this machine and remove what they leave
   shepherd compact [--data-dir DIR]                               shrink the Raft log of this machine's stopped server
+  shepherd recover [--data-dir DIR]                               the majority is lost for good: let this machine's stopped server go on alone
   shepherd version
 
 Tokens are in DATA/token/server and DATA/token/agent of every server, the
@@ -55,12 +56,12 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 		return 0
 	case "help":
 		return help(s, stdout)
-	case "run", "cleanup", "compact":
+	case "run", "cleanup", "compact", "recover":
 	default:
 		fmt.Fprintf(stderr, "shepherd: there is no command %q; see shepherd --help\n", command)
 		return 2
 	}
-	if command == "cleanup" || command == "compact" {
+	if command != "run" {
 		// They work on directories, whatever mode the file says.
 		s.cleanup = true
 		if err := s.flags.Set("mode", modeAgent); err != nil {
@@ -84,6 +85,8 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 		err = cleanup(ctx, s, logger)
 	case "compact":
 		err = compact(s, stdout)
+	case "recover":
+		err = recoverServer(ctx, s, logger, stdout)
 	default:
 		err = runDaemon(ctx, s, logger)
 	}

@@ -46,6 +46,7 @@ type server struct {
 	decoder *resource.Decoder // shared by the API and the controllers
 
 	forwards    atomic.Pointer[forwards]
+	standing    atomic.Bool // the others do not say that the cluster went on without this server
 	ready       atomic.Bool // the upkeep has run once
 	stopCh      chan struct{}
 	controllers sync.WaitGroup
@@ -97,6 +98,7 @@ func startServer(ctx context.Context, s *settings, logger hclog.Logger) (_ *serv
 	}
 	srv.loops.Go(srv.watchNode)
 	srv.loops.Go(func() { paceGC(srv.stopCh) })
+	srv.loops.Go(srv.watchStanding)
 	srv.loops.Go(func() { srv.upkeep(ctx) })
 	logger.Info("server started", "name", srv.home.Name(), "id", srv.home.ID(), "cluster", srv.home.CA.ClusterID(),
 		"addr", srv.port.Addr(), "advertise", s.Advertise)
@@ -183,7 +185,7 @@ func (srv *server) now() time.Time {
 // approved lets every server of the cluster in until there is a node to ask.
 func (srv *server) approved(id string) bool {
 	f := srv.forwards.Load()
-	return f == nil || f.node.Approved(id)
+	return !srv.home.LeftBehind(id) && (f == nil || f.node.Approved(id))
 }
 
 func (srv *server) startNode() error {
@@ -210,7 +212,7 @@ func (srv *server) startNode() error {
 func (srv *server) handleForwarded(ctx context.Context, req *wire.Request) *wire.Response {
 	f := srv.forwards.Load()
 	switch {
-	case f == nil:
+	case f == nil, !srv.standing.Load():
 		return &wire.Response{NotLeader: true} // still starting
 	case f.gate.Handles(req):
 		return f.gate.HandleForwarded(ctx, req)

@@ -82,7 +82,7 @@ func (srv *server) enter(ctx context.Context) error {
 		return nil
 	}
 	j := srv.joiner()
-	j.Servers = append(j.Servers, srv.addresses()...)
+	j.Servers = append(append(j.Servers, srv.addresses()...), srv.home.Via()...)
 	if srv.home.Member() { // it moves, and may be the only one
 		j.Servers = append(j.Servers, address)
 	}
