@@ -24,7 +24,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/shepherd-project/shepherd/agent/image"
 	"github.com/shepherd-project/shepherd/agent/network"
@@ -40,7 +39,7 @@ type Agent struct {
 	pool      *upstream.Pool
 	transport *upstream.Transport // for everything but heartbeats
 	beats     *upstream.Transport
-	client    corev1client.CoreV1Interface
+	client    *client
 	images    *image.Store
 	network   *network.Manager
 	runtime   *runtime.Runtime

@@ -12,8 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/shepherd-project/shepherd/agent/upstream"
 	"github.com/shepherd-project/shepherd/api/wire"
@@ -22,27 +20,8 @@ import (
 // callTimeout bounds one call to the API other than a watch.
 const callTimeout = 15 * time.Second
 
-// newClient returns a client whose requests go to any live server.
-func newClient(transport http.RoundTripper) (corev1client.CoreV1Interface, error) {
-	cfg := &rest.Config{
-		Host:      "https://" + upstream.Host,
-		Transport: transport,
-		UserAgent: "shepherd-agent",
-		QPS:       -1, // the loops bound themselves; a limiter here would put them in one queue
-		ContentConfig: rest.ContentConfig{
-			ContentType:        "application/vnd.kubernetes.protobuf",
-			AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json",
-		},
-	}
-	client, err := corev1client.NewForConfigAndClient(cfg, &http.Client{Transport: transport})
-	if err != nil {
-		return nil, fmt.Errorf("API client: %w", err)
-	}
-	return client, nil
-}
-
 // objects reads what pods refer to, always the newest.
-type objects struct{ client corev1client.CoreV1Interface }
+type objects struct{ client *client }
 
 // ConfigMap implements volume.Objects.
 func (o objects) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {

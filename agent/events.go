@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
 // eventQueue is how many events wait at most; further ones are dropped, since
@@ -23,7 +22,7 @@ const eventQueue = 256
 
 // recorder writes events about pods. Its event method never blocks.
 type recorder struct {
-	client corev1client.EventsGetter
+	client *client
 	node   string
 	logger hclog.Logger
 	queue  chan *corev1.Event
@@ -31,7 +30,7 @@ type recorder struct {
 	seen   *lru.Cache[string, *corev1.Event] // used by run only
 }
 
-func newRecorder(client corev1client.EventsGetter, node string, logger hclog.Logger) (*recorder, error) {
+func newRecorder(client *client, node string, logger hclog.Logger) (*recorder, error) {
 	seen, err := lru.New[string, *corev1.Event](512)
 	if err != nil {
 		return nil, fmt.Errorf("events: %w", err)

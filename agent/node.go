@@ -14,14 +14,13 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
 // nodeReporter keeps this machine's Node object: it creates it, sets its own
 // labels and its status, and leaves alone what others have set.
 type nodeReporter struct {
 	cfg     *Config
-	client  corev1client.NodeInterface
+	client  nodeClient
 	machine *machine
 	logger  hclog.Logger
 	kick    chan struct{}

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/shepherd-project/shepherd/agent/network"
 )
@@ -54,7 +53,7 @@ func (w *nodeWatch) count() int {
 	return len(w.nodes)
 }
 
-func (w *nodeWatch) follow(client corev1client.NodeInterface) *follower {
+func (w *nodeWatch) follow(client nodeClient) *follower {
 	return &follower{
 		list:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return client.List(ctx, o) },
 		watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) { return client.Watch(ctx, o) },

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
 // podSource is the pods that are bound to this node, as the server has them.
@@ -35,7 +34,7 @@ func (s *podSource) snapshot() (map[types.UID]*corev1.Pod, bool) {
 	return maps.Clone(s.pods), s.synced
 }
 
-func (s *podSource) follow(client corev1client.PodsGetter, node string) *follower {
+func (s *podSource) follow(client *client, node string) *follower {
 	selector := fields.OneTermEqualSelector("spec.nodeName", node).String()
 	pods := client.Pods(metav1.NamespaceAll)
 	return &follower{

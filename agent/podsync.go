@@ -10,7 +10,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/shepherd-project/shepherd/agent/image"
 	"github.com/shepherd-project/shepherd/agent/network"
@@ -41,7 +40,7 @@ type podNetwork interface {
 // pod has a worker of its own, so one that is slow delays no other.
 type podManager struct {
 	cfg       *Config
-	client    corev1client.PodsGetter
+	client    *client
 	source    *podSource
 	runtime   podRuntime
 	images    *image.Store

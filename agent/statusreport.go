@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
 // statusSenders is how many statuses are sent at the same time.
@@ -24,7 +23,7 @@ const statusSenders = 4
 // statusReporter sends pods' statuses to the server: at once, only what
 // differs, the newest only, and one at a time for each pod.
 type statusReporter struct {
-	client corev1client.PodsGetter
+	client *client
 	logger hclog.Logger
 	wake   chan struct{} // holds a token for each entry that may be sent
 	// sent is called with the pod as the server has it after a report.
@@ -43,7 +42,7 @@ type report struct {
 	again  retry
 }
 
-func newStatusReporter(client corev1client.PodsGetter, logger hclog.Logger) *statusReporter {
+func newStatusReporter(client *client, logger hclog.Logger) *statusReporter {
 	return &statusReporter{client: client, logger: logger, wake: make(chan struct{}, 1),
 		pending: map[types.UID]*report{}, sent: func(*corev1.Pod) {}}
 }
