@@ -64,6 +64,11 @@ func (d *disk) StoreLogs(logs []*raft.Log) error {
 	return d.note("write entries", d.LogStore.StoreLogs(logs))
 }
 
+// IsMonotonic makes Raft drop the whole old log once a snapshot of the leader
+// is installed. Otherwise it keeps TrailingLogs of it, and what follows the
+// snapshot comes after a gap (https://github.com/hashicorp/raft/issues/697).
+func (d *disk) IsMonotonic() bool { return true }
+
 // Set writes a part of the vote.
 func (d *disk) Set(key, value []byte) error {
 	if d.letGo.Load() {
