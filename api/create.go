@@ -19,10 +19,10 @@ import (
 const maxNameDraws = 8
 
 // createAction makes the object of the body.
-type createAction struct{ body bodyObject }
+type createAction struct{}
 
 func (a *createAction) decide(w *write, v *fsm.View) (*plan, error) {
-	obj, err := a.body.decode(w)
+	obj, err := w.bodyObject()
 	if err != nil {
 		return nil, err
 	}
@@ -33,25 +33,16 @@ func (a *createAction) answer(w *write, o outcome) (int, runtime.Object, error) 
 	return w.objectAnswer(o)
 }
 
-// bodyObject is the object in a request's body, decoded once.
-type bodyObject struct {
-	done     bool
-	obj      runtime.Object
-	warnings []string
-	err      error
-}
-
-// decode returns a copy of the body's object that the caller may change.
-func (b *bodyObject) decode(w *write) (runtime.Object, error) {
-	if !b.done {
-		b.done, b.obj = true, w.info.Kind.New()
-		b.warnings, b.err = decodeBody(w.header("Content-Type"), w.req.Body, b.obj, w.info.Kind.GVK, w.options.validation)
+// bodyObject decodes the object in the request's body, which is the caller's
+// own. Each plan decodes it anew: a second one is rarer than a copy is cheap.
+func (w *write) bodyObject() (runtime.Object, error) {
+	obj := w.info.Kind.New()
+	warnings, err := decodeBody(w.header("Content-Type"), w.req.Body, obj, w.info.Kind.GVK, w.options.validation)
+	w.warnings = append(w.warnings, warnings...)
+	if err != nil {
+		return nil, err
 	}
-	w.warnings = append(w.warnings, b.warnings...)
-	if b.err != nil {
-		return nil, b.err
-	}
-	return b.obj.DeepCopyObject(), nil
+	return obj, nil
 }
 
 // create plans the creation of obj, which is the caller's own.

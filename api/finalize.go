@@ -12,10 +12,10 @@ import (
 
 // finalizeAction is the only writer of a namespace's spec.finalizers. Taking
 // away the last one ends a namespace that is being deleted.
-type finalizeAction struct{ body bodyObject }
+type finalizeAction struct{}
 
 func (a *finalizeAction) decide(w *write, v *fsm.View) (*plan, error) {
-	obj, err := a.body.decode(w)
+	obj, err := w.bodyObject()
 	if err != nil {
 		return nil, err
 	}

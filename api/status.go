@@ -14,6 +14,9 @@ import (
 	"github.com/shepherd-project/shepherd/fsm"
 )
 
+// statusClientGone counts requests whose client did not wait for the answer.
+const statusClientGone = 499
+
 // toStatus gives the metav1.Status that stands for err on the wire: an API
 // error as it is, an expired deadline as 504, a store that has stopped as 503,
 // anything else as 500.
@@ -42,8 +45,14 @@ func toStatus(err error) *metav1.Status {
 }
 
 // writeError answers with err as a metav1.Status in the form that the request
-// accepts. It must be called before anything was written.
+// accepts. It must be called before anything was written. A client that has
+// gone away is told nothing: only the metrics show it, as code 499.
 func (s *Server) writeError(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(r.Context().Err(), context.Canceled) {
+		s.logger.Debug("client went away", "method", r.Method, "path", r.URL.Path, "error", err)
+		w.WriteHeader(statusClientGone)
+		return
+	}
 	status := toStatus(err)
 	if status.Code >= 500 {
 		s.logger.Warn("request failed", "method", r.Method, "path", r.URL.Path, "code", status.Code, "error", err)

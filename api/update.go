@@ -21,10 +21,10 @@ import (
 var errModified = errors.New("the object has been modified; please apply your changes to the latest version and try again")
 
 // updateAction replaces an object, or its status, by that of the body.
-type updateAction struct{ body bodyObject }
+type updateAction struct{}
 
 func (a *updateAction) decide(w *write, v *fsm.View) (*plan, error) {
-	obj, err := a.body.decode(w)
+	obj, err := w.bodyObject()
 	if err != nil {
 		return nil, err
 	}

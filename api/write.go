@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -136,6 +137,8 @@ func (s *Server) serveWrite(w http.ResponseWriter, r *http.Request, info request
 	}
 	resp, err := s.cfg.Consensus.Forward(r.Context(), req)
 	switch {
+	case err != nil && errors.Is(r.Context().Err(), context.Canceled):
+		err = r.Context().Err() // the client has gone; there is nobody to tell
 	case err != nil && (errors.Is(err, wire.ErrAmbiguous) || r.Context().Err() != nil):
 		// No Retry-After: client-go would send it again, as a new request.
 		err = apierrors.NewTimeoutError(fmt.Sprintf("%s %s: no leader has answered in time, the change may or may not have been made", info.Verb, r.URL.Path), 0)
@@ -174,7 +177,12 @@ func (s *Server) bufferBody(r *http.Request) (body []byte, release func(), err e
 		return nil, nil, apierrors.NewTooManyRequests("this server holds too many writes at once, try again", 1)
 	}
 	release = func() { s.writes.budget.give(size) }
-	body, err = io.ReadAll(http.MaxBytesReader(nil, r.Body, s.cfg.MaxRequestBytes))
+	if r.ContentLength >= 0 {
+		body = make([]byte, r.ContentLength) // HTTP gives no more bytes than it has told
+		_, err = io.ReadFull(r.Body, body)
+	} else {
+		body, err = io.ReadAll(r.Body) // ServeHTTP has put a bound on it
+	}
 	if err != nil {
 		release()
 		var tooLarge *http.MaxBytesError

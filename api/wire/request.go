@@ -78,24 +78,7 @@ func EncodeRequest(r *Request) []byte {
 // caller must not change afterwards.
 func DecodeRequest(b []byte) (*Request, error) {
 	r := &Request{}
-	err := decode(b, MaxMessage, into(map[protowire.Number]any{
-		reqNonce: func(v []byte) error {
-			if len(v) != len(r.Nonce) {
-				return malformed("nonce of %d bytes", len(v))
-			}
-			copy(r.Nonce[:], v)
-			return nil
-		},
-		reqBirth:  &r.Birth,
-		reqMethod: &r.Method,
-		reqPath:   &r.Path,
-		reqQuery:  &r.RawQuery,
-		reqHeader: func(v []byte) error { return decodeHeader(&r.Header, v) },
-		reqBody:   &r.Body,
-		reqUser:   &r.User,
-		reqGroup:  &r.Groups,
-		reqNode:   &r.Node,
-	}))
+	err := decode(b, MaxMessage, func(f field) error { return r.set(f) })
 	if err != nil {
 		return nil, err
 	}
@@ -109,6 +92,46 @@ func DecodeRequest(b []byte) (*Request, error) {
 		return nil, malformed("request without method or path")
 	}
 	return r, nil
+}
+
+// set takes over one field. A request is decoded for each write, too often for
+// a table of setters.
+func (r *Request) set(f field) error {
+	want := protowire.BytesType
+	if f.n == reqBirth {
+		want = protowire.VarintType
+	}
+	if f.n >= reqNonce && f.n <= reqNode {
+		if err := f.is(want); err != nil {
+			return err
+		}
+	}
+	switch f.n {
+	case reqNonce:
+		if len(f.data) != len(r.Nonce) {
+			return malformed("nonce of %d bytes", len(f.data))
+		}
+		copy(r.Nonce[:], f.data)
+	case reqBirth:
+		r.Birth = f.num
+	case reqMethod:
+		r.Method = string(f.data)
+	case reqPath:
+		r.Path = string(f.data)
+	case reqQuery:
+		r.RawQuery = string(f.data)
+	case reqHeader:
+		return decodeHeader(&r.Header, f.data)
+	case reqBody:
+		r.Body = f.data
+	case reqUser:
+		r.User = string(f.data)
+	case reqGroup:
+		r.Groups = append(r.Groups, string(f.data))
+	case reqNode:
+		r.Node = string(f.data)
+	}
+	return nil
 }
 
 const (
@@ -174,7 +197,17 @@ func (e *encoder) header(n protowire.Number, h map[string][]string) {
 func decodeHeader(h *map[string][]string, b []byte) error {
 	var name string
 	var values []string
-	err := fields(b, into(map[protowire.Number]any{headerName: &name, headerValue: &values}))
+	err := fields(b, func(f field) error {
+		switch f.n {
+		case headerName:
+			name = string(f.data)
+		case headerValue:
+			values = append(values, string(f.data))
+		default:
+			return nil
+		}
+		return f.is(protowire.BytesType)
+	})
 	if err != nil {
 		return err
 	}
@@ -184,6 +217,9 @@ func decodeHeader(h *map[string][]string, b []byte) error {
 	if *h == nil {
 		*h = make(map[string][]string)
 	}
-	(*h)[name] = append((*h)[name], values...)
+	if len((*h)[name]) > 0 {
+		values = append((*h)[name], values...)
+	}
+	(*h)[name] = values
 	return nil
 }

@@ -282,7 +282,7 @@ func (srv *server) serveAgents() {
 			return // the port was closed
 		}
 		peer, ok := conn.(*cluster.Conn)
-		if !ok || !srv.nodeKeyGood(peer.Peer, pki.CertKeyHash(peer.ConnectionState().PeerCertificates[0])) {
+		if !ok || !srv.nodeKeyGood(peer.Peer, peer.ConnectionState().PeerCertificates[0]) {
 			_ = conn.Close() // its owner was told why when it tried to renew
 			continue
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"net/http"
 	"time"
@@ -181,16 +182,16 @@ func (srv *server) identify(r *http.Request) (pki.Identity, bool) {
 		srv.logger.Debug("certificate refused", "remote", r.RemoteAddr, "reason", err)
 		return pki.Identity{}, false
 	}
-	return id, srv.nodeKeyGood(id, pki.CertKeyHash(r.TLS.PeerCertificates[0]))
+	return id, srv.nodeKeyGood(id, r.TLS.PeerCertificates[0])
 }
 
 // nodeKeyGood refuses the certificate of a node whose name has passed to
 // another machine.
-func (srv *server) nodeKeyGood(id pki.Identity, keyHash string) bool {
+func (srv *server) nodeKeyGood(id pki.Identity, cert *x509.Certificate) bool {
 	if id.Role != pki.RoleAgent {
 		return true
 	}
-	if err := cluster.CheckNodeKey(srv.store.View(), id.Name, keyHash); err != nil {
+	if err := cluster.CheckNodeKey(srv.store.View(), id.Name, pki.CertKeyHash(cert)); err != nil {
 		srv.logger.Warn("an agent's certificate was refused", "reason", err)
 		return false
 	}
