@@ -32,7 +32,7 @@ var tiers = []tier{
 	{"2 state machine", []string{"-race", "./fsm/...", "./cluster/pki/..."}},
 	{"3 simulation under the race detector", []string{"-race", "./cluster", "-sim.seeds=8"}},
 	{"5 histories of the simulated API", []string{"./scripts/histories", "-seeds=500"}},
-	{"4 processes", []string{"./cmd/shepherd/..."}},
+	{"4 processes", []string{"./cmd/shepherd/...", "./scripts/agents/..."}},
 	{"6 agent and namespaces", []string{"-race", "./agent/...", "./scripts/machines/..."}},
 	{"6 clients and real pods", []string{"./scripts/e2e/..."}},
 }
@@ -49,6 +49,8 @@ var required = []string{
 	"cluster.TestFullDisk",
 	"cluster.TestFrozenLeaderReadsNothingOld",
 	"cluster.TestPortChecksRoles",
+	"cluster.TestOneWayPartitionsKillNoLiveNode",
+	"cluster.TestFlappingLeadershipAppliesNothingOfAnOldTerm",
 	"scripts/histories.TestSimulatedHistories",
 	"scripts/histories.TestGhostOfADeposedLeader",
 	"scripts/histories.TestGhostBeyondTheTable",
