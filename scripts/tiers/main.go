@@ -27,7 +27,7 @@ type tier struct {
 }
 
 var tiers = []tier{
-	{"1 tables, API, planners", []string{"./api/...", "./cmd/sheepctl/...", "./scripts/mkimage/...", "./scripts/tiers/..."}},
+	{"1 tables, API, planners", []string{"./api/...", "./cmd/sheepctl/...", "./scripts/mkimage/...", "./scripts/tiers/...", "./scripts/mutate/..."}},
 	{"1 controllers", []string{"-race", "./controllers/..."}},
 	{"2 state machine", []string{"-race", "./fsm/...", "./cluster/pki/..."}},
 	{"3 simulation under the race detector", []string{"-race", "./cluster", "-sim.seeds=8"}},
