@@ -54,6 +54,7 @@ type Loop struct {
 	stopTimeout time.Duration
 	fatal       func(error)
 	first       func() // called after the first reconcile without an error; may be nil
+	settled     bool   // a reconcile without an error has been
 	metrics     *metrics
 	logger      hclog.Logger
 }
@@ -149,7 +150,12 @@ func (l *Loop) once(ctx context.Context) (outcome, error) {
 	switch {
 	case err == nil:
 		l.metrics.reconciles.WithLabelValues(l.name, "ok").Inc()
-		l.logger.Info("reconciled", "name", l.name, "changes", out.changes, "duration", took)
+		level := hclog.Info
+		if l.settled && out.changes == 0 {
+			level = hclog.Debug // the log of an idle cluster is silent
+		}
+		l.settled = true
+		l.logger.Log(level, "reconciled", "name", l.name, "changes", out.changes, "duration", took)
 	case errors.Is(err, errPanic):
 		l.metrics.reconciles.WithLabelValues(l.name, "panic").Inc()
 	case errors.Is(err, errDeposed), ctx.Err() != nil:
