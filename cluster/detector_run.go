@@ -42,7 +42,7 @@ func (d *detector) run(elect func(context.Context, raft.ServerID, raft.ServerAdd
 			if until := d.consider(m, elect); !until.IsZero() {
 				again = min(again, max(time.Until(until), time.Millisecond))
 			}
-			if time.Since(m.since) < 4*n.timing.Patience {
+			if time.Since(m.since) < 4*d.forElection() {
 				again = min(again, n.timing.Ping) // nothing says that this server's own log has grown
 			}
 		} else if d.doubts(l.leader) {
@@ -87,7 +87,7 @@ func (d *detector) open(m *matter, l *level, led lostLeader) *matter {
 			d.close(m, "server "+string(l.leader)+" leads")
 		case reason == "" && string(l.leader) == m.id && l.term == m.term:
 			d.close(m, "it is back")
-		case now.Sub(m.since) > 4*d.node.timing.Patience:
+		case now.Sub(m.since) > 4*d.forElection():
 			if l.leader == "" {
 				d.close(m, "left to Raft's timers")
 				break
@@ -169,7 +169,7 @@ func (d *detector) consider(m *matter, elect func(context.Context, raft.ServerID
 	}
 	n := d.node
 	d.tell(n.cfg.ID, true) // before Raft has written its new term: or another one may begin meanwhile
-	ctx, cancel := context.WithTimeout(n.ctx, n.timing.Patience)
+	ctx, cancel := context.WithTimeout(n.ctx, d.forElection())
 	defer cancel()
 	err := elect(ctx, raft.ServerID(n.cfg.ID), raft.ServerAddress(n.cfg.Address), func() bool {
 		_, leader := n.raft.LeaderWithID()
@@ -209,12 +209,15 @@ func (d *detector) restartClock(m *matter, s *scene) {
 	s.agreed = m.agreed
 }
 
+// forElection is how long to wait for one that has begun.
+func (d *detector) forElection() time.Duration { return d.node.disk.pace.stretch(d.node.timing.Patience) }
+
 // scene collects what a verdict depends on.
 func (d *detector) scene(m *matter) *scene {
 	n := d.node
 	s := &scene{
 		leader: m.lostLeader, self: n.cfg.ID, term: n.raft.CurrentTerm(), state: n.raft.State(), fired: m.fired,
-		others: make(map[string]testimony), now: time.Now(), agreed: m.agreed, standby: n.timing.Standby, patience: n.timing.Patience,
+		others: make(map[string]testimony), now: time.Now(), agreed: m.agreed, standby: n.timing.Standby, patience: d.forElection(),
 	}
 	s.log.term, s.log.index = n.lastEntry()
 	for _, v := range voters(n.servers()) {

@@ -34,7 +34,8 @@ type disk struct {
 	rest   time.Duration // for how long a failure keeps this server from standing for election
 	ending context.Context
 	barred func() error // why this server must never lead; nil if it may
-	letGo  atomic.Bool  // a term was not written because the node stops: nothing else may be
+	pace   *pace
+	letGo  atomic.Bool // a term was not written because the node stops: nothing else may be
 
 	mu     sync.Mutex
 	failed time.Time // the last failure; zero after a success
@@ -50,7 +51,7 @@ const keyTerm = "CurrentTerm"
 // newDisk watches over the stores. ending ends when the node stops.
 func newDisk(ending context.Context, s *storage, t Timing, barred func() error, logger hclog.Logger) *disk {
 	return &disk{LogStore: s.log, StableStore: s.stable, logger: logger.Named("disk"),
-		retry: t.Round, rest: 4 * t.Election, ending: ending, barred: barred}
+		retry: t.Round, rest: 4 * t.Election, ending: ending, barred: barred, pace: newPace(t, logger)}
 }
 
 // StoreLog writes one entry.
@@ -61,7 +62,7 @@ func (d *disk) StoreLogs(logs []*raft.Log) error {
 	if d.letGo.Load() {
 		return ErrStopped
 	}
-	return d.note("write entries", d.LogStore.StoreLogs(logs))
+	return d.note("write entries", func() error { return d.LogStore.StoreLogs(logs) })
 }
 
 // IsMonotonic makes Raft drop the whole old log once a snapshot of the leader
@@ -74,7 +75,7 @@ func (d *disk) Set(key, value []byte) error {
 	if d.letGo.Load() {
 		return ErrStopped
 	}
-	return d.note("write "+string(key), d.StableStore.Set(key, value))
+	return d.note("write "+string(key), func() error { return d.StableStore.Set(key, value) })
 }
 
 // SetUint64 writes the term, for as long as that takes, or a part of the vote.
@@ -84,7 +85,7 @@ func (d *disk) Set(key, value []byte) error {
 // it can be: votes and entries are refused from there on.
 func (d *disk) SetUint64(key []byte, value uint64) error {
 	for !d.letGo.Load() {
-		err := d.note("write "+string(key), d.StableStore.SetUint64(key, value))
+		err := d.note("write "+string(key), func() error { return d.StableStore.SetUint64(key, value) })
 		if err == nil || string(key) != keyTerm {
 			return err
 		}
@@ -102,9 +103,14 @@ func (d *disk) SetUint64(key []byte, value uint64) error {
 	return ErrStopped
 }
 
-// note keeps in mind how a write ended, and returns its error as it is: the
-// library compares some.
-func (d *disk) note(what string, err error) error {
+// note writes and keeps in mind how that ended, and how long it took. It returns
+// the write's error as it is: the library compares some.
+func (d *disk) note(what string, write func() error) error {
+	begun := time.Now()
+	err := write()
+	if err == nil {
+		d.pace.wrote(time.Since(begun))
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {

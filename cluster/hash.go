@@ -122,7 +122,7 @@ func (n *Node) resign() {
 	for n.ctx.Err() == nil {
 		changed := n.level.Load().changed
 		if n.raft.State() == raft.Leader {
-			ctx, cancel := context.WithTimeout(n.ctx, 4*n.timing.Election)
+			ctx, cancel := context.WithTimeout(n.ctx, 4*n.disk.pace.stretch(n.timing.Election))
 			if err := n.transferHere(ctx, ""); err != nil {
 				n.logger.Error("leadership of a server with a wrong state was not handed over; it is tried again", "error", err)
 			}

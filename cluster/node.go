@@ -123,6 +123,7 @@ func (n *Node) start() (err error) {
 		}
 		return fmt.Errorf("start raft: %w", err)
 	}
+	n.disk.pace.raft.Store(n.raft)
 	if n.keys != nil {
 		n.keys.raft.Store(n.raft)
 		n.tasks.run(n.keepSealed)

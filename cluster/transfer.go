@@ -104,14 +104,14 @@ func (n *Node) transferHere(ctx context.Context, name string) error {
 }
 
 // transferTo has the server call an election, once its log is as long as the
-// leader's, and returns when leadership has moved or Timing.Election has passed.
+// leader's, and returns when leadership has moved or the time for an election has passed.
 //
 // Raft's own LeadershipTransfer is not used: interrupted by a partition, its
 // goroutine can wait for ever for a replication that has ended, and its leader
 // then refuses every write in all its later terms
 // (https://github.com/hashicorp/raft/issues/696). Here writes wait meanwhile.
 func (n *Node) transferTo(ctx context.Context, s raft.Server) error {
-	ctx, cancel := context.WithTimeout(ctx, n.timing.Election)
+	ctx, cancel := context.WithTimeout(ctx, n.disk.pace.stretch(n.timing.Election))
 	defer cancel()
 	term := n.raft.CurrentTerm()
 	resume, err := n.batch.pause(ctx)
@@ -229,7 +229,7 @@ func (n *Node) handOver(ctx context.Context) {
 	if n.raft.State() != raft.Leader || len(voters(n.servers())) < 2 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, 4*n.timing.Election)
+	ctx, cancel := context.WithTimeout(ctx, 4*n.disk.pace.stretch(n.timing.Election))
 	defer cancel()
 	if err := n.transferHere(ctx, ""); err != nil {
 		n.logger.Warn("leadership was not handed over", "error", err)

@@ -90,7 +90,14 @@ func (t *Transport) RequestVote(id raft.ServerID, target raft.ServerAddress, req
 	if err := t.unfit(); err != nil {
 		return err
 	}
-	return t.retryVote(func() error { return t.NetworkTransport.RequestVote(id, target, req, resp) })
+	return t.retryVote(func() error {
+		begun := time.Now()
+		err := t.NetworkTransport.RequestVote(id, target, req, resp)
+		if d := t.disk.Load(); d != nil && err == nil {
+			d.pace.voted(time.Since(begun))
+		}
+		return err
+	})
 }
 
 // RequestPreVote asks a peer whether it would vote.
