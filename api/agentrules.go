@@ -1,9 +1,11 @@
 package api
 
 import (
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/shepherd-project/shepherd/api/resource"
@@ -56,6 +58,31 @@ func (r agentRules) checkNodes() (bool, string, error) {
 		return r.info.Subresource == "" || r.info.Subresource == "status", "", nil
 	}
 	return false, "", nil
+}
+
+// forbiddenInNode is why an agent must not write its Node so, or "". Its labels
+// and its status are the agent's, and at its creation also its taints. All else
+// is how the administrator and the controllers rule the machine: a cordon, a
+// taint, the range of pod addresses, the confirmation of a restore. before is
+// nil at the creation.
+func forbiddenInNode(before, node *corev1.Node) string {
+	if before == nil {
+		before = &corev1.Node{Spec: corev1.NodeSpec{Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable}}
+	}
+	what := ""
+	switch {
+	case !apiequality.Semantic.DeepEqual(before.Spec, node.Spec):
+		what = "spec"
+	case !maps.Equal(before.Annotations, node.Annotations):
+		what = "annotations"
+	case !slices.Equal(before.Finalizers, node.Finalizers):
+		what = "finalizers"
+	case !apiequality.Semantic.DeepEqual(before.OwnerReferences, node.OwnerReferences):
+		what = "ownerReferences"
+	default:
+		return ""
+	}
+	return "a node may not change its own " + what
 }
 
 func (r agentRules) checkPods() (bool, string, error) {

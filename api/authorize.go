@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
@@ -41,9 +42,10 @@ func (s *Server) authorize(view *fsm.View, id Identity, info requestInfo) error 
 }
 
 // authorizeObject checks what only the object of a write shows: an agent may
-// create its own Node and its own lease and no other. obj is the object as it
-// would be stored.
-func (s *Server) authorizeObject(id Identity, info requestInfo, obj runtime.Object) error {
+// write its own Node and its own lease and no other, and of its Node only what
+// is the machine's to say. old is the object as it is stored, nil for one that
+// is created; obj is the object as it would be stored.
+func (s *Server) authorizeObject(id Identity, info requestInfo, old, obj runtime.Object) error {
 	if id.isAdmin() {
 		return nil
 	}
@@ -56,6 +58,12 @@ func (s *Server) authorizeObject(id Identity, info requestInfo, obj runtime.Obje
 		if accessor.GetName() != id.Node {
 			info.Name = accessor.GetName()
 			return forbid(id, info, "a node may only write the object of its own name")
+		}
+	}
+	if node, ok := obj.(*corev1.Node); ok {
+		before, _ := old.(*corev1.Node)
+		if reason := forbiddenInNode(before, node); reason != "" {
+			return forbid(id, info, reason)
 		}
 	}
 	return nil

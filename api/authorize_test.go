@@ -148,3 +148,57 @@ func TestAuthorizeOnTheWire(t *testing.T) {
 		t.Errorf("an agent's own node: %d %s", reply.code, reply.body)
 	}
 }
+
+// TestAgentRulesItsNodeOnlyInPart: labels and status are the agent's, what the
+// administrator and the controllers say about the machine is not, by whatever
+// verb.
+func TestAgentRulesItsNodeOnlyInPart(t *testing.T) {
+	f := newFixture(t)
+	const path, merge = "/api/v1/nodes/n1", "application/merge-patch+json"
+	const confirm = `{"metadata":{"annotations":{"shepherd.io/confirm-restore-epoch":"1"}}}`
+	f.unchanged(func() {
+		for _, body := range []string{
+			`{"metadata":{"name":"n1","annotations":{"shepherd.io/confirm-restore-epoch":"1"}}}`,
+			`{"metadata":{"name":"n1","finalizers":["example.com/stay"]}}`,
+			`{"metadata":{"name":"n1"},"spec":{"podCIDR":"10.42.9.0/24"}}`,
+		} {
+			if reply := f.as("node:n1", "POST", "/api/v1/nodes", typeJSON, body); reply.code != http.StatusForbidden || !strings.Contains(string(reply.body), "a node may not change its own") {
+				t.Errorf("create %s: %d %s", body, reply.code, reply.body)
+			}
+		}
+	})
+	made := f.as("node:n1", "POST", "/api/v1/nodes", typeJSON, `{"metadata":{"name":"n1"},"spec":{"taints":[{"key":"gpu","effect":"NoSchedule"}]}}`)
+	if made.code != http.StatusCreated {
+		t.Fatalf("its node, with its taints: %d %s", made.code, made.body)
+	}
+	if reply := f.as("admin", "PATCH", path, merge, `{"metadata":{"annotations":{"shepherd.io/confirm-restore-epoch":"0"}}}`); reply.code != http.StatusOK {
+		t.Fatalf("the administrator: %d %s", reply.code, reply.body)
+	}
+	f.unchanged(func() {
+		for _, body := range []string{
+			confirm,
+			`{"metadata":{"annotations":null}}`,
+			`{"metadata":{"finalizers":["example.com/stay"]}}`,
+			`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"n1","uid":"u"}]}}`,
+			`{"spec":{"taints":null}}`,
+			`{"spec":{"unschedulable":true}}`,
+			`{"spec":{"podCIDR":"10.42.9.0/24"}}`,
+		} {
+			if reply := f.as("node:n1", "PATCH", path, merge, body); reply.code != http.StatusForbidden || !strings.Contains(string(reply.body), "a node may not change its own") {
+				t.Errorf("patch %s: %d %s", body, reply.code, reply.body)
+			}
+		}
+		if reply := f.as("node:n1", "PUT", path, typeJSON, `{"metadata":{"name":"n1"}}`); reply.code != http.StatusForbidden {
+			t.Errorf("a replacement without the taints: %d %s", reply.code, reply.body)
+		}
+		f.as("node:n1", "PATCH", path+"/status", merge, confirm) // takes the status alone
+	})
+	for target, body := range map[string]string{
+		path:             `{"metadata":{"labels":{"disk":"ssd"}}}`,
+		path + "/status": `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`,
+	} {
+		if reply := f.as("node:n1", "PATCH", target, merge, body); reply.code != http.StatusOK {
+			t.Errorf("%s %s: %d %s", target, body, reply.code, reply.body)
+		}
+	}
+}

@@ -71,7 +71,7 @@ func (w *write) create(v *fsm.View, obj runtime.Object) (*plan, error) {
 	resource.SetCreated(m, w.uid, w.s.now())
 	kind.PrepareForCreate(obj)
 	trackCreate(w.options.manager, obj)
-	if err := w.s.authorizeObject(w.caller, w.info, obj); err != nil {
+	if err := w.s.authorizeObject(w.caller, w.info, nil, obj); err != nil {
 		return nil, err
 	}
 	reservations, errs := w.allocate(v, obj, nil)

@@ -78,7 +78,7 @@ func (w *write) replace(v *fsm.View, live *fsm.Object, old, obj runtime.Object) 
 		reservations, errs = w.allocate(v, obj, old)
 		errs = append(errs, kind.ValidateUpdate(obj, old)...)
 	}
-	if err := w.s.authorizeObject(w.caller, w.info, obj); err != nil {
+	if err := w.s.authorizeObject(w.caller, w.info, old, obj); err != nil {
 		return nil, err
 	}
 	if err := w.invalid(w.info.Name, errs); err != nil {

@@ -206,14 +206,21 @@ func (n *Node) lose(err error) {
 
 // resumeDistrust keeps a server from serving that did not before its restart.
 func (n *Node) resumeDistrust() error {
-	why, err := n.files.stable.Get(keyDiffers)
-	switch {
-	case err != nil && err.Error() != "not found":
-		return fmt.Errorf("read whether this server's state is right: %w", err)
-	case len(why) > 0:
-		n.lose(fmt.Errorf("%w, and did before its restart: %s", ErrDiffers, strings.TrimPrefix(string(why), ErrDiffers.Error()+": ")))
+	why, err := differsAs(n.files.stable)
+	if err == nil && why != "" {
+		n.lose(fmt.Errorf("%w, and did before its restart: %s", ErrDiffers, why))
 	}
-	return nil
+	return err
+}
+
+// differsAs is what was found when a server's state was judged to be wrong, or
+// "" if it never was.
+func differsAs(stable raft.StableStore) (string, error) {
+	why, err := stable.Get(keyDiffers)
+	if err != nil && err.Error() != "not found" {
+		return "", fmt.Errorf("read whether this server's state is right: %w", err)
+	}
+	return strings.TrimPrefix(string(why), ErrDiffers.Error()+": "), nil
 }
 
 // linkDigest answers once this server has applied the entry that is asked about,

@@ -23,6 +23,17 @@ import (
 // probeTimeout bounds asking the other servers whether they are really lost.
 const probeTimeout = 3 * time.Second
 
+// RecoverConfig is what a recovery works on.
+type RecoverConfig struct {
+	DataDir string
+	Store   fsm.Config
+	Now     time.Time
+	// AcceptDifference recovers also from a server that was found to differ
+	// from the others: for who has no other one and no backup.
+	AcceptDifference bool
+	Logger           hclog.Logger
+}
+
 // ErrQuorum is wrapped when a recovery is refused because the cluster needs none.
 var ErrQuorum = errors.New("the quorum is not lost")
 
@@ -44,9 +55,10 @@ type Recovery struct {
 // only member of its cluster, in a new restore epoch. Everything in its log is
 // kept; what was acknowledged by the lost servers without it is lost. It
 // refuses, with ErrQuorum and before it changes anything, when enough servers
-// answer to go on without it. Cut off midway, it can be run again.
-func Recover(ctx context.Context, dataDir string, store fsm.Config, now time.Time, logger hclog.Logger) (_ *Recovery, err error) {
-	h, err := OpenHome(dataDir)
+// answer to go on without it. So it does, with ErrDiffers, where the majority
+// found this server's state to be wrong. Cut off midway, it can be run again.
+func Recover(ctx context.Context, c RecoverConfig) (_ *Recovery, err error) {
+	h, err := OpenHome(c.DataDir)
 	if errors.Is(err, ErrInUse) {
 		return nil, fmt.Errorf("stop the server first: %w", err)
 	}
@@ -55,21 +67,29 @@ func Recover(ctx context.Context, dataDir string, store fsm.Config, now time.Tim
 	}
 	defer func() { err = errors.Join(err, h.Close()) }()
 	if h.Empty() || !h.record.Opened {
-		return nil, fmt.Errorf("there is no server to recover in %s; is --data-dir that of a server?", dataDir)
+		return nil, fmt.Errorf("there is no server to recover in %s; is --data-dir that of a server?", c.DataDir)
 	}
 	cfg := DefaultConfig()
-	cfg.ID, cfg.DataDir, cfg.Logger = h.ID(), dataDir, logger
-	files, err := openStorage(&cfg, logger)
+	cfg.ID, cfg.DataDir, cfg.Logger = h.ID(), c.DataDir, c.Logger
+	files, err := openStorage(&cfg, c.Logger)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, files.Close()) }()
-	r := &recovery{cfg: cfg, files: files, store: fsm.New(store), keys: h.Keys, out: Recovery{Server: wire.Server{ID: h.ID(), Name: h.Name(), Address: h.record.Address}}}
+	r := &recovery{cfg: cfg, files: files, store: fsm.New(c.Store), keys: h.Keys, out: Recovery{Server: wire.Server{ID: h.ID(), Name: h.Name(), Address: h.record.Address}}}
 	if err := r.readLog(); err != nil {
-		return nil, fmt.Errorf("read the log in %s: %w", dataDir, err)
+		return nil, fmt.Errorf("read the log in %s: %w", c.DataDir, err)
 	}
-	if err := r.checkLost(ctx, h, now); err != nil {
+	if err := r.checkLost(ctx, h, c.Now); err != nil {
 		return nil, err
+	}
+	differs, err := differsAs(files.stable)
+	switch {
+	case err != nil:
+		return nil, err
+	case differs != "" && !c.AcceptDifference:
+		return nil, fmt.Errorf("%w, so a cluster made of it would hold wrong objects (what was found: %s). Recover another server that is left, "+
+			"or restore a backup; if there is neither, --accept-different-state recovers this one", ErrDiffers, differs)
 	}
 	var left []string
 	for _, s := range r.out.Left {
@@ -78,8 +98,13 @@ func Recover(ctx context.Context, dataDir string, store fsm.Config, now time.Tim
 	if err := h.leaveBehind(left); err != nil {
 		return nil, err
 	}
-	if err := r.run(now); err != nil {
-		return nil, fmt.Errorf("recover the log in %s: %w", dataDir, err)
+	if err := r.run(c.Now); err != nil {
+		return nil, fmt.Errorf("recover the log in %s: %w", c.DataDir, err)
+	}
+	if differs != "" { // there is nobody left to differ from
+		if err := files.stable.Set(keyDiffers, nil); err != nil {
+			return nil, fmt.Errorf("note that this server's state counts again in %s: %w", c.DataDir, err)
+		}
 	}
 	return &r.out, nil
 }

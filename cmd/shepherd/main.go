@@ -29,7 +29,7 @@ Usage:
   shepherd cleanup [--data-dir DIR] [--run-dir DIR] [--cgroup-root NAME]
                                                                   stop all pods of this machine and remove what they leave
   shepherd compact [--data-dir DIR]                               shrink the Raft log of this machine's stopped server
-  shepherd recover [--data-dir DIR]                               the majority is lost for good: let this machine's stopped server go on alone
+  shepherd recover [--data-dir DIR] [--accept-different-state]    the majority is lost for good: let this machine's stopped server go on alone
   shepherd version
 
 Tokens are in DATA/token/server and DATA/token/agent of every server, the
@@ -68,6 +68,9 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 			fmt.Fprintln(stderr, "shepherd:", err)
 			return 1
 		}
+	}
+	if command == "recover" {
+		s.flags.BoolVar(&s.acceptDifference, "accept-different-state", false, "recover: also from a server whose state was found to differ from that of the majority; its objects may be wrong")
 	}
 	if err := s.load(args, environ); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {

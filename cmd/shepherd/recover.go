@@ -20,7 +20,9 @@ const standingInterval = 2 * time.Second
 
 // recoverServer lets this machine's stopped server go on without the others.
 func recoverServer(ctx context.Context, s *settings, logger hclog.Logger, stdout io.Writer) error {
-	r, err := cluster.Recover(ctx, s.DataDir, s.store, time.Now(), logger)
+	r, err := cluster.Recover(ctx, cluster.RecoverConfig{
+		DataDir: s.DataDir, Store: s.store, Now: time.Now(), AcceptDifference: s.acceptDifference, Logger: logger,
+	})
 	if err != nil {
 		return err
 	}

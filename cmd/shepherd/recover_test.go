@@ -1,11 +1,16 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+
+	"github.com/shepherd-project/shepherd/cluster"
 )
 
 // TestRecover loses two servers of three, recovers the third with one command,
@@ -16,7 +21,11 @@ func TestRecover(t *testing.T) {
 	a := bootstrap(t, "a")
 	b, c := newServer(t, "b").joinVia(t, a), newServer(t, "c").joinVia(t, a)
 	a.awaitVoters(3)
-	last := b.writeSecrets(1, 20)
+	b.writeSecrets(1, 10)
+	if out, ok := ctl(b, "cluster", "rotate-key"); !ok { // the log is sealed with two keys then
+		t.Fatal(out)
+	}
+	last := b.writeSecrets(11, 20)
 	recoverA := func() *process { return start(t, nil, "recover", "--data-dir", a.dir) }
 
 	if p := recoverA(); p.wait(20*time.Second) != 1 || !strings.Contains(p.out.String(), "stop the server first") {
@@ -85,4 +94,38 @@ func TestRecover(t *testing.T) {
 	if kept, err := os.ReadDir(filepath.Join(b.dir, "superseded")); err != nil || len(kept) != 1 {
 		t.Errorf("%v %v", kept, err)
 	}
+}
+
+// TestRecoverRefusesWrongState: a server that the majority found to differ is
+// no ground for a cluster, unless the administrator has nothing else.
+func TestRecoverRefusesWrongState(t *testing.T) {
+	a := bootstrap(t, "a")
+	b := newServer(t, "b").joinVia(t, a)
+	a.awaitVoters(2)
+	last := a.writeSecrets(1, 5)
+	b.kill()
+	a.kill()
+	db, err := raftboltdb.NewBoltStore(filepath.Join(a.dir, "raft.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Set([]byte("ShepherdDiffers"), []byte(cluster.ErrDiffers.Error()+": b, c at index 7"))
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, nil, "recover", "--data-dir", a.dir)
+	if code := p.wait(20 * time.Second); code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	for _, want := range []string{"differs from that of the other servers", "b, c at index 7", "restore a backup", "--accept-different-state"} {
+		if !strings.Contains(p.out.String(), want) {
+			t.Errorf("the refusal lacks %q:\n%s", want, p.out)
+		}
+	}
+	if p := start(t, nil, "recover", "--data-dir", a.dir, "--accept-different-state"); p.wait(20*time.Second) != 0 {
+		t.Fatalf("with the administrator's word: %s", p.out)
+	}
+	a.run(t)
+	a.awaitReady() // it counts again, and is not refused at its start
+	a.checkEpoch(5, last)
 }

@@ -60,9 +60,10 @@ type settings struct {
 	controllers controllers.Config
 	agent       agent.Config
 
-	cleanup bool // only the agent's directories matter
-	flags   *pflag.FlagSet
-	set     map[string]string // setting -> where its value came from, unless default
+	cleanup          bool // only the agent's directories matter
+	acceptDifference bool // of the command recover
+	flags            *pflag.FlagSet
+	set              map[string]string // setting -> where its value came from, unless default
 }
 
 // newSettings returns the defaults, bound to a set of flags.
