@@ -114,8 +114,10 @@ func (m *metrics) addDetector(n *Node) {
 		help  string
 		value *atomic.Uint64
 	}{
-		"shepherd_vote_retries_total": {"Requests for votes that were sent again.", &t.voteRetries},
-		"shepherd_entries_held_total": {"How often entries for a peer that is down were held back.", &t.holds},
+		"shepherd_vote_retries_total":           {"Requests for votes that were sent again.", &t.voteRetries},
+		"shepherd_raft_snapshot_installs_total": {"Snapshots from a leader that this server, too far behind for the log, began to install.", &t.installs},
+		"shepherd_raft_snapshot_late_total":     {"Snapshots from a leader that were refused because this server had applied more already.", &t.lateInstalls},
+		"shepherd_entries_held_total":           {"How often entries for a peer that is down were held back.", &t.holds},
 	} {
 		m.all = append(m.all, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: f.help}, func() float64 { return float64(f.value.Load()) }))
 	}

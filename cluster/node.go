@@ -124,6 +124,10 @@ func (n *Node) start() (err error) {
 		return fmt.Errorf("start raft: %w", err)
 	}
 	n.disk.pace.raft.Store(n.raft)
+	if t, ok := n.cfg.Transport.(*Transport); ok {
+		applied := n.raft.AppliedIndex
+		t.applied.Store(&applied)
+	}
 	if n.keys != nil {
 		n.keys.raft.Store(n.raft)
 		n.tasks.run(n.keepSealed)

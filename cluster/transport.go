@@ -60,6 +60,10 @@ type Transport struct {
 	voteRetries atomic.Uint64
 	holds       atomic.Uint64
 
+	applied      atomic.Pointer[func() uint64] // the last entry applied here; nil: it is not known
+	installs     atomic.Uint64                 // snapshots from leaders that Raft began to read
+	lateInstalls atomic.Uint64                 // and that were refused as late
+
 	mu       sync.Mutex
 	failures map[raft.ServerID]*failing // peers that entries did not reach
 }

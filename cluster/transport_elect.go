@@ -25,6 +25,9 @@ func (t *Transport) forward() {
 	for {
 		select {
 		case rpc := <-t.NetworkTransport.Consumer():
+			if !t.screen(&rpc) {
+				continue
+			}
 			select {
 			case t.calls <- rpc:
 			case <-t.closed:
