@@ -43,7 +43,7 @@ func CompactLog(dataDir string) (before, after int64, err error) {
 
 // rewrite copies a bbolt file to another name and renames that over it.
 func rewrite(path, fresh string) (size int64, err error) {
-	src, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: openTimeout, ReadOnly: true})
+	src, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: openTimeout, ReadOnly: true, OpenFile: openChecked})
 	if err != nil {
 		return 0, describe("open", path, err)
 	}

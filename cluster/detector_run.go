@@ -210,7 +210,9 @@ func (d *detector) restartClock(m *matter, s *scene) {
 }
 
 // forElection is how long to wait for one that has begun.
-func (d *detector) forElection() time.Duration { return d.node.disk.pace.stretch(d.node.timing.Patience) }
+func (d *detector) forElection() time.Duration {
+	return d.node.disk.pace.stretch(d.node.timing.Patience)
+}
 
 // scene collects what a verdict depends on.
 func (d *detector) scene(m *matter) *scene {

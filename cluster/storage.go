@@ -57,6 +57,9 @@ func openStorage(cfg *Config, logger hclog.Logger) (*storage, error) {
 		}
 	}
 	if err := s.claim(cfg.ID); err != nil {
+		if errors.Is(err, ErrDamaged) {
+			err = describe("use", filepath.Join(cfg.DataDir, logFile), err)
+		}
 		return nil, errors.Join(err, s.Close())
 	}
 	s.calls = newDiskCalls()
@@ -90,6 +93,7 @@ func (s *storage) openFiles(cfg *Config, logger hclog.Logger) error {
 			Timeout:        openTimeout,
 			NoFreelistSync: true,
 			FreelistType:   bbolt.FreelistMapType,
+			OpenFile:       openChecked,
 		},
 		MsgpackUseNewTimeFormat: true,
 	})
@@ -117,12 +121,58 @@ func (s *storage) claim(id string) error {
 		if string(have) != id {
 			return fmt.Errorf("%w: it is that of %s, not %s", ErrForeignData, have, id)
 		}
-		return nil
+		return s.checkTerm()
+	}
+	if err := s.checkNew(); err != nil {
+		return err
 	}
 	if err := s.stable.Set(keyServerID, []byte(id)); err != nil {
 		return fmt.Errorf("write server ID: %w", err)
 	}
 	return nil
+}
+
+// checkNew returns ErrDamaged if there is a log or a term, but nobody whose they are.
+func (s *storage) checkNew() error {
+	last, err := s.log.LastIndex()
+	if err != nil {
+		return fmt.Errorf("find the last entry: %w", err)
+	}
+	term, err := s.term()
+	if err != nil {
+		return err
+	}
+	if last > 0 || term > 0 {
+		return damaged("it ends in term %d with entry %d, and does not say whose votes it holds", term, last)
+	}
+	return nil
+}
+
+// checkTerm returns ErrDamaged if the log is of a later term than the one that
+// is written down before anything is logged or voted for in it.
+func (s *storage) checkTerm() error {
+	last, err := s.log.LastIndex()
+	if err != nil || last == 0 {
+		return err
+	}
+	var entry raft.Log
+	if err := s.log.GetLog(last, &entry); err != nil {
+		return damaged("entry %d: %w", last, err)
+	}
+	term, err := s.term()
+	if err == nil && term < entry.Term {
+		err = damaged("its last entry is of term %d, and it knows of term %d only: its votes are lost", entry.Term, term)
+	}
+	return err
+}
+
+// term is the latest that this server has taken part in, 0 for none.
+func (s *storage) term() (uint64, error) {
+	term, err := s.stable.GetUint64([]byte(keyTerm))
+	if err != nil && err.Error() != "not found" { // as Raft itself tells
+		return 0, fmt.Errorf("read the term: %w", err)
+	}
+	return term, nil
 }
 
 // Close closes what the node opened.
@@ -148,8 +198,9 @@ func describe(what, path string, err error) error {
 		return fmt.Errorf("cannot %s %s: the file system is read-only (%w)", what, path, err)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("cannot %s %s: wrong owner or mode, %s and this process runs as user %d (%w)", what, path, owner(path), os.Geteuid(), err)
-	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
-		return fmt.Errorf("cannot %s %s: the file is damaged or not a log (%w)", what, path, err)
+	case errors.Is(err, ErrDamaged):
+		return fmt.Errorf("cannot %s %s: %w; votes and entries may be missing, so this server must not go on with it: empty the data directory %s "+
+			"and start the server with the command that it joined with. If no other server is left, restore a backup", what, path, err, filepath.Dir(path))
 	}
 	return fmt.Errorf("cannot %s %s: %w", what, path, err)
 }

@@ -96,6 +96,22 @@ func TestDamagedDirectories(t *testing.T) {
 	truncate := func(name string, size int64) func(string) error {
 		return func(dir string) error { return os.Truncate(filepath.Join(dir, name), size) }
 	}
+	garble := func(name string, from, to int64) func(string) error {
+		return func(dir string) error {
+			path := filepath.Join(dir, name)
+			info, err := os.Stat(path)
+			if err != nil {
+				return err
+			}
+			f, err := os.OpenFile(path, os.O_WRONLY, 0)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			_, err = f.WriteAt([]byte(strings.Repeat("torn", int(min(to, info.Size())-from)/4)), from)
+			return err
+		}
+	}
 	remove := func(name string) func(string) error {
 		return func(dir string) error { return os.Remove(filepath.Join(dir, name)) }
 	}
@@ -113,6 +129,10 @@ func TestDamagedDirectories(t *testing.T) {
 		{"log that is none", func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "raft.db"), []byte(strings.Repeat("not a log ", 4096)), 0o600)
 		}, nil, "damaged or not a log"},
+		{"log without its tail", truncate("raft.db", 3*4096), nil, "it is cut off"},
+		{"first meta page torn", garble("raft.db", 0, 4096), nil, "meta page 0"},
+		{"second meta page torn", garble("raft.db", 4096, 8192), nil, "empty the data directory"},
+		{"all other pages torn", garble("raft.db", 8192, 1<<30), nil, "start the server with the command that it joined with"},
 		{"no CA key", remove("pki/ca.key"), nil, "CA's key is missing"},
 		{"truncated CA", truncate("pki/ca.crt", 100), nil, "is damaged"},
 		{"CA of another cluster", func(dir string) error {

@@ -47,6 +47,8 @@ var required = []string{
 	"cluster.TestFaults",
 	"cluster.TestTransferUnderPartition",
 	"cluster.TestFullDisk",
+	"cluster.TestSlowDisksEverywhere",
+	"cluster.TestDamagedLog",
 	"cluster.TestFrozenLeaderReadsNothingOld",
 	"cluster.TestPortChecksRoles",
 	"cluster.TestOneWayPartitionsKillNoLiveNode",
