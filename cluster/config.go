@@ -126,10 +126,13 @@ type Config struct {
 	MaxPending int
 	// MaxForwards bounds the forwarded requests that a leader handles at once.
 	MaxForwards int
-	// SnapshotThreshold and TrailingLogs count log entries.
-	SnapshotThreshold uint64
-	TrailingLogs      uint64
-	SnapshotsKept     int
+	// SnapshotThreshold entries, or SnapshotBytes of them (twice the size of the
+	// last snapshot, if that is more), after a snapshot the next one is due.
+	SnapshotThreshold, SnapshotBytes uint64
+	// TrailingLogs entries are kept before a snapshot for followers that lag, or
+	// as many as TrailingBytes hold.
+	TrailingLogs, TrailingBytes uint64
+	SnapshotsKept               int
 
 	Logger     hclog.Logger          // nil: silent
 	Registerer prometheus.Registerer // nil: no metrics are registered
@@ -173,7 +176,9 @@ func DefaultConfig() Config {
 		MaxPending:        16384,
 		MaxForwards:       4096,
 		SnapshotThreshold: 8192,
+		SnapshotBytes:     64 << 20,
 		TrailingLogs:      10240,
+		TrailingBytes:     64 << 20,
 		SnapshotsKept:     2,
 	}
 }
@@ -250,7 +255,9 @@ func (c *Config) Validate() error {
 	need(c.MaxPending > 0, "maxPending must be positive")
 	need(c.MaxForwards > 0, "maxForwards must be positive")
 	need(c.SnapshotThreshold > 0, "snapshotThreshold must be positive")
+	need(c.SnapshotBytes > 0, "snapshotBytes must be positive")
 	need(c.TrailingLogs > 0, "trailingLogs must be positive")
+	need(c.TrailingBytes > 0, "trailingBytes must be positive")
 	need(c.SnapshotsKept > 0, "snapshotsKept must be positive")
 	errs = append(errs, c.Timing.Validate())
 	if err := errors.Join(errs...); err != nil {
@@ -273,7 +280,7 @@ func (c *Config) raftConfig(t Timing) *raft.Config {
 	r.ShutdownOnRemove = false
 	r.SnapshotInterval = t.Snapshot
 	r.SnapshotThreshold = c.SnapshotThreshold
-	r.TrailingLogs = c.TrailingLogs
+	r.TrailingLogs = 1 // boundedLog keeps more
 	r.PreVoteDisabled = false
 	r.NoLegacyTelemetry = true
 	r.Logger = c.Logger.Named("raft")

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"io"
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
@@ -15,7 +16,20 @@ import (
 // GetConfiguration always gives 0, which turns the comparison off).
 type machine struct {
 	*fsm.Store
+	steps *snapshots    // notes what snapshots cost; nil: nobody does
 	index atomic.Uint64 // of the last configuration that was applied; 0: it is in the snapshot
+}
+
+// Snapshot is the store's. No entry is applied until it returns.
+func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
+	defer m.steps.timed("stop")()
+	return m.Store.Snapshot()
+}
+
+// Restore is the store's.
+func (m *machine) Restore(r io.ReadCloser) error {
+	defer m.steps.timed("restore")()
+	return m.Store.Restore(r)
 }
 
 // ApplyBatch applies entries, of commands and of configurations.

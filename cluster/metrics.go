@@ -70,7 +70,7 @@ func newMetrics(n *Node) (*metrics, error) {
 	m.comparisons = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "shepherd_state_comparisons_total", Help: "Comparisons of this server's state with that of the others, by what they gave: equal, other (another server differs), undecided, differs (this one does) or unanswered.",
 	}, []string{"outcome"})
-	m.all = append(m.all, m.comparisons)
+	m.all = append(m.all, m.comparisons, n.files.kept.seconds)
 	gauge("shepherd_state_differs", "1 if this server's state differs from that of the others, so that it does not serve.", func() float64 { return truth(n.trust.problem() != nil) })
 	gauge("shepherd_waiting_proposals", "Commands that wait for a place in a log entry.", func() float64 { return float64(n.batch.waitingCount()) })
 	gauge("shepherd_handled_requests", "Requests that this leader is handling now.", func() float64 { return float64(len(n.forwards)) })
@@ -81,6 +81,9 @@ func newMetrics(n *Node) (*metrics, error) {
 	gauge("shepherd_applied_index", "Last log entry applied to the state.", func() float64 { return float64(n.store.Applied()) })
 	gauge("shepherd_commit_index", "Last log entry known to be committed.", func() float64 { return float64(n.raft.CommitIndex()) })
 	gauge("shepherd_last_index", "Last log entry on disk.", func() float64 { return float64(n.raft.LastIndex()) })
+	gauge("shepherd_raft_log_bytes", "Size of the log entries on disk. The file is larger: it keeps the room of those that were deleted.", func() float64 { return float64(n.files.bounded.size()) })
+	gauge("shepherd_raft_snapshot_last_index", "Last log entry in the last snapshot.", func() float64 { index, _ := n.files.kept.latest(); return float64(index) })
+	gauge("shepherd_raft_snapshot_size_bytes", "Size of the last snapshot.", func() float64 { _, size := n.files.kept.latest(); return float64(size) })
 	gauge("shepherd_term", "Current term.", func() float64 { return float64(n.raft.CurrentTerm()) })
 	gauge("shepherd_revision", "Revision of the state.", func() float64 { return float64(n.store.View().Revision()) })
 	gauge("shepherd_is_leader", "1 if this server leads with its state complete.", func() float64 { return truth(n.level.Load().leading) })

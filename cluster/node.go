@@ -84,6 +84,7 @@ func (n *Node) start() (err error) {
 	if n.files, err = openStorage(&n.cfg, n.logger); err != nil {
 		return err
 	}
+	n.machine.steps = n.files.kept
 	if err := n.bootstrap(); err != nil {
 		return err
 	}
@@ -140,6 +141,7 @@ func (n *Node) start() (err error) {
 	n.tasks.run(n.keepClock)
 	n.tasks.run(n.catchUp)
 	n.tasks.run(n.keepComparing)
+	n.tasks.run(n.keepLogShort)
 	n.startDetector()
 	go n.watchStore() // not a task: it may stop the node, which waits for tasks
 	return nil

@@ -80,7 +80,7 @@ func (s *sealedStore) Snapshot() (raft.FSMSnapshot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
-	plain, err := s.Store.Snapshot()
+	plain, err := s.machine.Snapshot()
 	if err != nil || key.ID == 0 {
 		return plain, err
 	}
@@ -97,7 +97,7 @@ func (s *sealedStore) Restore(r io.ReadCloser) error {
 		}
 		return s.note(errors.Join(err, r.Close()))
 	}
-	return s.note(s.Store.Restore(struct {
+	return s.note(s.machine.Restore(struct {
 		io.Reader
 		io.Closer
 	}{plain, r}))

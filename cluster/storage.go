@@ -34,6 +34,10 @@ type storage struct {
 	snapshots raft.SnapshotStore
 	closer    io.Closer // nil if the caller brought the stores
 	calls     *diskCalls
+
+	// What log and snapshots are made of.
+	bounded *boundedLog
+	kept    *snapshots
 }
 
 // HasState reports whether a data directory holds a server's log, so that
@@ -64,12 +68,26 @@ func openStorage(cfg *Config, logger hclog.Logger) (*storage, error) {
 	}
 	s.calls = newDiskCalls()
 	s.stable = &timedStable{s.stable, s.calls}
-	cache, err := raft.NewLogCache(logCacheLen, &timedLog{s.log, s.calls})
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("log cache: %w", err), s.Close())
+	if err := s.bound(cfg); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
-	s.log = cache
 	return s, nil
+}
+
+// bound makes the log one of bounded size, and with no gap.
+func (s *storage) bound(cfg *Config) (err error) {
+	if s.kept, err = newSnapshots(s.snapshots); err != nil {
+		return err
+	}
+	if s.bounded, err = newBoundedLog(&timedLog{s.log, s.calls}, cfg, s.kept); err != nil {
+		return err
+	}
+	cache, err := raft.NewLogCache(logCacheLen, s.bounded)
+	if err != nil {
+		return fmt.Errorf("log cache: %w", err)
+	}
+	s.log, s.snapshots = cache, s.kept
+	return nil
 }
 
 func (s *storage) openFiles(cfg *Config, logger hclog.Logger) error {

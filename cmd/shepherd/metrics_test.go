@@ -26,6 +26,8 @@ func TestMetrics(t *testing.T) {
 	for _, want := range []string{
 		`shepherd_propose_seconds_count{outcome="ok"}`, "shepherd_batch_commands_count", "shepherd_batch_bytes_count",
 		"shepherd_waiting_proposals", "shepherd_handled_requests", "shepherd_apply_lag_entries", "shepherd_last_index", "shepherd_applied_index",
+		"shepherd_raft_log_bytes", "shepherd_raft_snapshot_last_index", "shepherd_raft_snapshot_size_bytes",
+		"shepherd_raft_snapshot_installs_total", "shepherd_raft_snapshot_late_total",
 		"shepherd_leader_changes_total", "shepherd_detector_stalls_total",
 		"shepherd_is_leader 1", `shepherd_forward_seconds_count{outcome="ok"}`, "shepherd_forward_resends_total",
 		`shepherd_read_index_rounds_total{outcome="ok",role="leader"}`, `shepherd_read_index_rounds_total{outcome="ok",role="replica"}`,
