@@ -74,6 +74,14 @@ func newSimCluster(t testing.TB, seed int64, size int, tune func(*Config)) *simC
 		}
 	}
 	c.waitVoters(size)
+	poll(t, "every server knows every voter", func() error {
+		for _, h := range c.hosts {
+			if n, _ := h.current(); len(voters(n.servers())) != size {
+				return fmt.Errorf("%s does not", h.name)
+			}
+		}
+		return nil
+	})
 	return c
 }
 
