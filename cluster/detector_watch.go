@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/shepherd-project/shepherd/api/wire"
 )
 
@@ -119,6 +121,23 @@ func (d *detector) converse(ctx context.Context, p *peer) (answered bool, err er
 	default:
 		return false, fmt.Errorf("before the first answer: %w", err)
 	}
+}
+
+// leaderSince is the peer that says it leads in that term or a later one, the
+// latest of them; empty if none does.
+func (d *detector) leaderSince(term uint64) (leader raft.ServerID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for id, p := range d.peers {
+		r := p.report
+		if r == nil || p.state != peerUp || time.Since(p.reported) >= d.node.timing.Silence {
+			continue
+		}
+		if raft.RaftState(r.State) == raft.Leader && r.Term >= term {
+			leader, term = id, r.Term
+		}
+	}
+	return leader
 }
 
 // patience is how long opening a connection may take: no longer than until the

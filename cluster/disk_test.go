@@ -18,11 +18,12 @@ import (
 type fullDisk struct {
 	*raft.InmemStore
 	full *atomic.Bool
+	why  error // of a write while it is full
 }
 
 func (d *fullDisk) check() error {
 	if d.full.Load() {
-		return &fs.PathError{Op: "write", Path: "raft.db", Err: syscall.ENOSPC}
+		return &fs.PathError{Op: "write", Path: "raft.db", Err: d.why}
 	}
 	return nil
 }
@@ -50,11 +51,12 @@ func (d *fullDisk) SetUint64(key []byte, value uint64) error {
 	return d.InmemStore.SetUint64(key, value)
 }
 
-// fullDisks gives every server of a simulation a disk that can be full.
-func fullDisks() (full map[string]*atomic.Bool, tune func(*Config)) {
+// fullDisks gives every server of a simulation a disk that can be full, or
+// cannot be written for another reason.
+func fullDisks(why error) (full map[string]*atomic.Bool, tune func(*Config)) {
 	full = map[string]*atomic.Bool{"s1": {}, "s2": {}, "s3": {}}
 	return full, func(c *Config) {
-		d := &fullDisk{InmemStore: c.Log.(*raft.InmemStore), full: full[c.Name]}
+		d := &fullDisk{InmemStore: c.Log.(*raft.InmemStore), full: full[c.Name], why: why}
 		c.Log, c.Stable = d, d
 	}
 }
@@ -69,11 +71,18 @@ func mustWrite(t *testing.T, c *simCluster, via *simHost, key string) {
 }
 
 // TestFullDisk fills each server's disk in turn, then all of them, and frees
-// them: no server ends, writes go on wherever a majority can, and nobody has
-// to restart anything.
+// them: no server ends, writes go on wherever a majority can and through every
+// server, and nobody has to restart anything. The same if the disk is read-only
+// or broken for a while.
 func TestFullDisk(t *testing.T) {
+	for _, why := range []error{syscall.ENOSPC, syscall.EROFS, syscall.EIO} {
+		t.Run(why.Error(), func(t *testing.T) { testFullDisk(t, why) })
+	}
+}
+
+func testFullDisk(t *testing.T, why error) {
 	synctest.Test(t, func(t *testing.T) {
-		full, tune := fullDisks()
+		full, tune := fullDisks(why)
 		c := newSimCluster(t, 1, 3, tune)
 		defer c.stop()
 		for round := range 6 {
@@ -94,12 +103,11 @@ func TestFullDisk(t *testing.T) {
 			}
 			time.Sleep(20 * time.Second)
 			for i, h := range c.hosts {
-				if h != sick { // which may be unable to store the new leader's term, and so to follow it
-					mustWrite(t, c, h, fmt.Sprintf("later-%d-%d", round, i))
-				}
+				// The sick one may be unable to store the new leader's term, and so to follow it.
+				mustWrite(t, c, h, fmt.Sprintf("later-%d-%d", round, i))
 			}
 			n, _ := sick.current()
-			if st := n.serverStatus(); !strings.Contains(st.Problem, "no space left") {
+			if st := n.serverStatus(); !strings.Contains(st.Problem, why.Error()) {
 				t.Errorf("round %d: the status of %s says %q", round, sick.name, st.Problem)
 			}
 			full[sick.name].Store(false)
@@ -136,7 +144,7 @@ func TestFullDisk(t *testing.T) {
 // TestStopWithFullDisk stops servers whose Raft waits for its disk.
 func TestStopWithFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		full, tune := fullDisks()
+		full, tune := fullDisks(syscall.ENOSPC)
 		c := newSimCluster(t, 2, 3, tune)
 		for _, f := range full {
 			f.Store(true)

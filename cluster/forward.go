@@ -38,7 +38,7 @@ func (n *Node) bring(ctx context.Context, req *wire.Request) (*wire.Response, er
 	var encoded []byte
 	var last error
 	for sent := 0; ; {
-		l := n.level.Load()
+		l := n.destination()
 		switch {
 		case n.trust.problem() != nil:
 			return nil, forwardError(n.trust.problem(), sent, last)
@@ -49,7 +49,7 @@ func (n *Node) bring(ctx context.Context, req *wire.Request) (*wire.Response, er
 		case bound.Err() != nil:
 			return nil, forwardError(fmt.Errorf("%w within %v", ErrNoLeader, n.timing.Forward), sent, last)
 		case l.leader == "":
-			n.await(bound, l.changed)
+			n.pauseUnder(bound, l.changed, n.timing.Round)
 			continue
 		}
 		if !l.raft && encoded == nil {
@@ -73,6 +73,23 @@ func (n *Node) bring(ctx context.Context, req *wire.Request) (*wire.Response, er
 		last = err
 		n.pauseUnder(bound, l.changed, n.timing.Commit)
 	}
+}
+
+// destination is the level, with a leader where requests can go. Raft learns of
+// one only once it has written the term down, and where the disk is full it
+// waits for that; to send a request on takes no disk.
+func (n *Node) destination() *level {
+	l := n.level.Load()
+	if l.leader != "" || n.disk.problem() == nil {
+		return l
+	}
+	id := n.detector.leaderSince(l.term)
+	for _, s := range n.servers() {
+		if s.ID == id {
+			return &level{term: l.term, leader: s.ID, address: s.Address, changed: l.changed}
+		}
+	}
+	return l
 }
 
 func forwardError(err error, sent int, last error) error {

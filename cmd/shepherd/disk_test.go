@@ -76,7 +76,7 @@ func (s *testServer) mustRun() {
 
 // TestFullDisk fills the disk of a follower and of the leader: writes go on,
 // no server ends, each comes back by itself when there is space, and one that
-// was killed meanwhile starts again.
+// is killed and started meanwhile waits for it.
 func TestFullDisk(t *testing.T) {
 	a, b, c := newServer(t, "a"), newServer(t, "b"), newServer(t, "c")
 	smallDisk(t, a, "24m")
@@ -106,6 +106,7 @@ func TestFullDisk(t *testing.T) {
 	})
 	eventually(t, 15*time.Second, "a write beside the full disk", func() error { return created(b.post("beside")) })
 	a.mustRun()
+	eventually(t, 15*time.Second, "a write through the full disk's server", func() error { return created(a.post("past")) })
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
@@ -115,10 +116,17 @@ func TestFullDisk(t *testing.T) {
 	filler = fill(t, a)
 	fillUntilFelt(t, b, a, "again")
 	a.kill()
+	a.run(t) // while it is full
+	eventually(t, 20*time.Second, "a server that starts with a full disk says so", func() error {
+		a.mustRun()
+		if !strings.Contains(a.out.String(), "no space left on device") {
+			return errors.New("no word of it")
+		}
+		return nil
+	})
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
-	a.run(t)
 	a.awaitReady()
 	b.awaitVoters(3)
 }
