@@ -95,6 +95,7 @@ func TestReplicaThatDiffersStops(t *testing.T) {
 				if code, _, err := w.write(ctx, old, "PUT", "/r", "good"); code != 200 {
 					t.Fatal(code, err)
 				}
+				time.Sleep(time.Second) // a majority without the liar may have sufficed
 				lies[bad.name].Store(false)
 				if lead {
 					n, _ := old.current()

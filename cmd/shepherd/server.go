@@ -74,6 +74,9 @@ func startServer(ctx context.Context, s *settings, logger hclog.Logger) (_ *serv
 			err = errors.Join(err, srv.stop())
 		}
 	}()
+	if err := s.backups.Check(); err != nil {
+		return nil, err
+	}
 	if srv.home, err = cluster.OpenHome(s.DataDir); err != nil {
 		return nil, err
 	}
@@ -94,6 +97,9 @@ func startServer(ctx context.Context, s *settings, logger hclog.Logger) (_ *serv
 		return nil, err
 	}
 	if err := srv.startControllers(); err != nil {
+		return nil, err
+	}
+	if err := srv.startBackups(); err != nil {
 		return nil, err
 	}
 	srv.loops.Go(srv.watchNode)
@@ -306,6 +312,21 @@ func (srv *server) startControllers() error {
 		return err
 	}
 	srv.controllers.Go(func() { manager.Run(srv.stopCh) })
+	return nil
+}
+
+func (srv *server) startBackups() error {
+	if srv.settings.backups.Interval == 0 {
+		return nil
+	}
+	keeper, err := cluster.NewBackupKeeper(cluster.BackupKeeperConfig{
+		BackupSchedule: srv.settings.backups, Source: srv.backups, LeadershipChanged: srv.node.LeadershipChanged,
+		Logger: srv.logger.Named("backup"), Registerer: srv.registry,
+	})
+	if err != nil {
+		return err
+	}
+	srv.loops.Go(func() { keeper.Run(srv.stopCh) })
 	return nil
 }
 

@@ -56,6 +56,7 @@ type settings struct {
 	port        cluster.PortConfig
 	store       fsm.Config
 	cluster     cluster.Config
+	backups     cluster.BackupSchedule
 	api         api.Config
 	controllers controllers.Config
 	agent       agent.Config
@@ -69,7 +70,7 @@ type settings struct {
 // newSettings returns the defaults, bound to a set of flags.
 func newSettings() *settings {
 	s := &settings{
-		port: cluster.DefaultPortConfig(), store: fsm.DefaultConfig(), cluster: cluster.DefaultConfig(),
+		port: cluster.DefaultPortConfig(), store: fsm.DefaultConfig(), cluster: cluster.DefaultConfig(), backups: cluster.DefaultBackupSchedule(),
 		api: api.DefaultConfig(), controllers: controllers.DefaultConfig(), agent: agent.DefaultConfig(),
 		flags: pflag.NewFlagSet("shepherd", pflag.ContinueOnError), set: map[string]string{},
 	}
@@ -77,6 +78,7 @@ func newSettings() *settings {
 	s.flags.Usage = func() {} // the error names the flag; the whole list would hide it
 	s.mainFlags()
 	s.clusterFlags()
+	s.backupFlags()
 	s.apiFlags()
 	s.controllerFlags()
 	s.agentFlags()
@@ -140,6 +142,15 @@ func (s *settings) clusterFlags() {
 	f.IntVar(&s.port.MaxHandshakes, "max-handshakes", s.port.MaxHandshakes, "handshakes of clients and agents at once")
 	f.IntVar(&s.port.PeerHandshakes, "peer-handshakes", s.port.PeerHandshakes, "handshakes of servers at once, on top")
 	f.IntVar(&s.port.MaxPending, "max-connecting", s.port.MaxPending, "connections whose handshake has not ended")
+}
+
+func (s *settings) backupFlags() {
+	f, b := s.flags, &s.backups
+	f.StringVar(&b.Dir, "backup-dir", "", "directory for scheduled backups, which the leader writes: each server's own, or a mount that all share; it must exist")
+	f.DurationVar(&b.Interval, "backup-interval", b.Interval, "time between two scheduled backups, counted from the newest good one in --backup-dir, whichever server made it; 0 makes none")
+	f.IntVar(&b.Keep, "backup-keep", b.Keep, "scheduled backups of this cluster kept in --backup-dir; older ones are removed after a new one was read back")
+	f.StringVar(&b.PassphraseFile, "backup-passphrase-file", "", "file with the passphrase of scheduled backups, its first line; read for each of them")
+	f.BoolVar(&b.Plain, "backup-no-encryption", false, "scheduled backups are plain files, which hold the cluster's CA key and all Secrets for everyone who can read them")
 }
 
 func (s *settings) apiFlags() {
@@ -234,6 +245,16 @@ func (s *settings) complete() error {
 			bad(name, "%v: must not be negative; 0 turns it off", d)
 		}
 	}
+	for name, path := range map[string]*string{"backup-dir": &s.backups.Dir, "backup-passphrase-file": &s.backups.PassphraseFile} {
+		if *path == "" {
+			continue
+		}
+		abs, err := filepath.Abs(*path)
+		if err != nil {
+			bad(name, "%q is no file name: %v", *path, err)
+		}
+		*path = abs
+	}
 	for name, d := range map[string]time.Duration{"certificate-ttl": s.CertificateTTL, "token-ttl": s.TokenTTL, "stop-timeout": s.StopTimeout} {
 		if d <= 0 {
 			bad(name, "%v: must be positive", d)
@@ -249,7 +270,7 @@ func (s *settings) complete() error {
 		bad("join", "standalone is a cluster of its own; use --mode server to join one")
 	}
 	s.api.Write.ServiceCIDR = s.controllers.ServiceCIDR
-	for _, err := range []error{s.cluster.Timing.Validate(), s.controllers.Validate(), s.store.Validate(), s.api.Write.Validate()} {
+	for _, err := range []error{s.cluster.Timing.Validate(), s.backups.Validate(), s.controllers.Validate(), s.store.Validate(), s.api.Write.Validate()} {
 		if err != nil {
 			errs = append(errs, err)
 		}
