@@ -242,6 +242,7 @@ func TestStorageRemovesWhatASnapshotReplaced(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		err = errors.Join(files.claim(cfg.ID), files.stable.SetUint64([]byte("CurrentTerm"), 1))
 		for _, part := range c.log {
 			err = errors.Join(err, files.log.StoreLogs(logOf(part[0], part[1], 10)))
 		}
