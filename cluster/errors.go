@@ -38,6 +38,12 @@ var (
 	ErrRemoveLeader = errors.New("the server leads")
 	// ErrRemoved is returned to a server that was removed from the cluster.
 	ErrRemoved = errors.New("this server was removed from the cluster")
+	// ErrLevel is returned for a command that not every server could apply. Nothing
+	// was changed.
+	ErrLevel = errors.New("not every server can apply this command yet")
+	// ErrOldBuild is returned for a server whose build cannot apply the commands
+	// of this cluster.
+	ErrOldBuild = errors.New("the server's build is too old for this cluster")
 	// ErrNotCaughtUp is returned for a server that cannot be given a vote yet.
 	ErrNotCaughtUp = errors.New("server has not caught up")
 	// ErrNotReady is returned by Ready while this server's state is behind.

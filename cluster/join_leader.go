@@ -256,7 +256,7 @@ func (g *Gate) addMember(ctx context.Context, body []byte) *wire.Response {
 		if errors.Is(err, ErrRemoved) {
 			return refusal(http.StatusGone, err.Error())
 		}
-		if errors.Is(err, ErrNameTaken) || errors.Is(err, ErrAddressTaken) {
+		if errors.Is(err, ErrNameTaken) || errors.Is(err, ErrAddressTaken) || errors.Is(err, ErrOldBuild) {
 			return refusal(http.StatusConflict, fmt.Sprintf("add server %s: %v", s.ID, err))
 		}
 		if _, leading := g.cfg.Cluster.Leadership(); !leading {

@@ -31,6 +31,7 @@ func (n *Node) newLinkServer() *http.Server {
 	mux.HandleFunc("POST "+wire.LinkStatus, n.linkStatus)
 	mux.HandleFunc("POST "+wire.LinkTransfer, n.linkTransfer)
 	mux.HandleFunc("POST "+wire.LinkKeys, n.linkKeys)
+	mux.HandleFunc("POST "+wire.LinkLevel, n.linkLevel)
 	mux.HandleFunc("POST "+wire.LinkDigest, n.linkDigest)
 	mux.HandleFunc("GET "+wire.LinkWatch, n.linkWatch)
 	if n.cfg.LinkHandler != nil {

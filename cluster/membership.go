@@ -65,7 +65,7 @@ func (n *Node) Approved(id string) bool {
 // the change is committed. One that answers at the address of a member of the
 // same name takes its place: that member was rebuilt, and is removed. Adding a member again is no error, and with another
 // address moves it there. ErrNameTaken and ErrAddressTaken say that another
-// server uses them.
+// server uses them, ErrOldBuild that it cannot apply this cluster's commands.
 func (n *Node) AddServer(ctx context.Context, id, address string) error {
 	if id == "" || address == "" {
 		return fmt.Errorf("server %q at %q has no ID or no address", id, address)
@@ -107,6 +107,9 @@ func (n *Node) addLocked(ctx context.Context, id, address string) (done bool, er
 		case string(s.Address) == address:
 			return false, fmt.Errorf("%w: %s by %s", ErrAddressTaken, address, ServerName(string(s.ID)))
 		}
+	}
+	if err := n.checkJoiner(ctx, raft.Server{ID: raft.ServerID(id), Address: raft.ServerAddress(address)}); err != nil {
+		return false, err
 	}
 	// The index makes the checks hold: a change in between fails this one.
 	err = n.change(ctx, func(timeout time.Duration) raft.IndexFuture {

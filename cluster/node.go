@@ -37,6 +37,7 @@ type Node struct {
 	linkSrv   *http.Server
 	live      *liveness
 	trust     trust
+	promised  sync.Mutex // held while what keyPromised holds is changed
 	metrics   *metrics
 	machine   *machine               // what Raft sees of store
 	admitting atomic.Pointer[string] // the ID of a server that takes a dead one's place
@@ -105,6 +106,9 @@ func (n *Node) start() (err error) {
 	if err := n.resumeDistrust(); err != nil {
 		return err
 	}
+	if err := n.checkBuild(); err != nil {
+		return err
+	}
 	var machine raft.FSM = n.machine
 	var sealed *sealedStore
 	if n.cfg.Keys != nil {
@@ -119,8 +123,11 @@ func (n *Node) start() (err error) {
 	}
 	n.raft, err = raft.NewRaft(rc, machine, n.disk, n.disk, n.files.snapshots, n.cfg.Transport)
 	if err != nil {
-		if sealed != nil && sealed.failed != nil {
+		switch {
+		case sealed != nil && sealed.failed != nil:
 			err = fmt.Errorf("%w: %w", err, sealed.failed)
+		case n.store.Err() != nil:
+			err = fmt.Errorf("%w: %w", err, n.store.Err())
 		}
 		return fmt.Errorf("start raft: %w", err)
 	}
@@ -133,6 +140,7 @@ func (n *Node) start() (err error) {
 		n.keys.raft.Store(n.raft)
 		n.tasks.run(n.keepSealed)
 	}
+	n.tasks.run(n.keepLevel)
 	n.linkSrv = n.newLinkServer()
 	n.tasks.run(n.watchLeadership)
 	n.tasks.run(n.serveLinks)

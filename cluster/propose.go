@@ -20,12 +20,15 @@ const maxInFlight = 2
 // caller has set its Term, from Leadership, before it read the view that the
 // command was planned on; Time is filled in here.
 //
-// ErrNotLeader, ErrBusy and a context that ended in time mean that nothing was
+// ErrNotLeader, ErrBusy, ErrLevel and a context that ended in time mean that nothing was
 // changed; ErrAmbiguous that it may have been. The wait is bounded by
 // Timing.Propose.
 func (n *Node) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error) {
 	if term, leading := n.Leadership(); !leading || cmd.Term > term {
 		return fsm.Result{}, ErrNotLeader
+	}
+	if err := n.checkCommand(&cmd); err != nil {
+		return fsm.Result{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.timing.Propose)
 	defer cancel()

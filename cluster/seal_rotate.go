@@ -31,22 +31,9 @@ import (
 // keepSealed makes a cluster name its key, and one that an earlier version began
 // seal at all, as soon as all members can open what is sealed.
 func (n *Node) keepSealed() {
-	logged := ""
-	for n.ctx.Err() == nil {
-		changed := n.LeadershipChanged()
-		wait := time.Hour
-		if _, leading := n.Leadership(); leading {
-			err := n.ensureSealed()
-			if err != nil && !errors.Is(err, ErrNotLeader) && err.Error() != logged {
-				logged = err.Error()
-				n.keys.logger.Warn("new log entries are not sealed with a recorded key yet; it is tried again", "error", err)
-			}
-			if err != nil {
-				wait = 10 * n.timing.Round
-			}
-		}
-		n.pause(changed, wait)
-	}
+	n.whileLeading(n.ensureSealed, func(err error) {
+		n.keys.logger.Warn("new log entries are not sealed with a recorded key yet; it is tried again", "error", err)
+	})
 }
 
 func (n *Node) ensureSealed() error {
@@ -145,30 +132,14 @@ func (k *keychain) next(inUse uint32, now time.Time) (seal.Key, error) {
 // handOut gives all keys to all members and returns once every one has stored
 // them, or an error that names those that have not.
 func (n *Node) handOut(ctx context.Context, members []raft.Server) error {
-	ctx, cancel := context.WithTimeout(ctx, n.timing.Transport)
-	defer cancel()
-	var missing []string
-	stored := map[raft.ServerID]bool{raft.ServerID(n.cfg.ID): true}
 	keys := n.keys.ring.Keys()
-	err := gather(ctx, &n.tasks, n.others(members), func(ctx context.Context, s raft.Server) (struct{}, error) {
-		return struct{}{}, n.keys.exchange(ctx, s, keys)
-	}, func(s raft.Server, _ struct{}, err error) bool {
-		stored[s.ID] = err == nil
-		if err != nil {
-			missing = append(missing, fmt.Sprintf("%s (%s): %v", ServerName(string(s.ID)), s.Address, err))
-		}
-		return false
+	missing, err := n.everyOther(ctx, members, func(ctx context.Context, s raft.Server) error {
+		return n.keys.exchange(ctx, s, keys)
 	})
-	if errors.Is(err, ErrStopped) {
+	if err != nil {
 		return err
 	}
-	for _, s := range members {
-		if _, answered := stored[s.ID]; !answered {
-			missing = append(missing, fmt.Sprintf("%s (%s): no answer", ServerName(string(s.ID)), s.Address))
-		}
-	}
 	if len(missing) > 0 {
-		slices.Sort(missing)
 		return fmt.Errorf("every server must have stored the new one first, and not all have: %s; start or upgrade them, or remove them from the cluster, and try again", strings.Join(missing, "; "))
 	}
 	return nil

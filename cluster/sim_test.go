@@ -26,6 +26,7 @@ type simHost struct {
 	wrong     atomic.Int64 // how far its wall clock is from the right time, in nanoseconds
 	log       *raft.InmemStore
 	snapshots raft.SnapshotStore
+	level     atomic.Uint32 // the command level of its build; 0 is this build's
 
 	mu        sync.Mutex
 	node      *Node // nil while it is down
@@ -94,7 +95,15 @@ func (c *simCluster) addrs() (list []string) {
 
 func (c *simCluster) start(h *simHost, bootstrap bool) {
 	c.t.Helper()
-	store := fsm.New(fsm.DefaultConfig())
+	if err := c.tryStart(h, bootstrap); err != nil {
+		c.t.Fatalf("start %s: %v", h.name, err)
+	}
+}
+
+func (c *simCluster) tryStart(h *simHost, bootstrap bool) error {
+	bounds := fsm.DefaultConfig()
+	bounds.Level = uint8(h.level.Load())
+	store := fsm.New(bounds)
 	app := &register{store: store, running: make(map[[16]byte]chan struct{})}
 	cfg := DefaultConfig()
 	cfg.ID, cfg.Name, cfg.Address, cfg.Bootstrap, cfg.Store = h.id, h.name, h.addr, bootstrap, store
@@ -111,12 +120,13 @@ func (c *simCluster) start(h *simHost, bootstrap bool) {
 	}
 	node, err := New(cfg)
 	if err != nil {
-		c.t.Fatalf("start %s: %v", h.name, err)
+		return err
 	}
 	app.node.Store(node)
 	h.mu.Lock()
 	h.node, h.store, h.app, h.transport = node, store, app, transport
 	h.mu.Unlock()
+	return nil
 }
 
 // crash stops a server as a kill does: nobody hears of it but by the network.

@@ -24,6 +24,7 @@ func (n *Node) serverStatus() *wire.ServerStatus {
 		Leader:       string(l.leader),
 		LastIndex:    n.raft.LastIndex(),
 		AppliedIndex: n.raft.AppliedIndex(),
+		MaxLevel:     uint64(n.store.MaxLevel()),
 	}
 	switch err := n.store.Err(); {
 	case err != nil:
@@ -84,6 +85,8 @@ func (n *Node) Status(ctx context.Context) wire.ClusterStatus {
 		status.Members = append(status.Members, m)
 	}
 	slices.SortFunc(status.Members, func(a, b wire.Member) int { return cmp.Compare(a.Name, b.Name) })
+	status.Level = uint64(n.store.View().Level())
+	status.LevelNote = levelNote(status.Level, status.Members)
 	status.Message = n.statusMessage(servers, answers, leader)
 	return status
 }
@@ -110,7 +113,7 @@ func describeMember(m *wire.Member, st *wire.ServerStatus, problem string, leade
 		m.Detail = cmp.Or(problem, "does not answer")
 		return
 	}
-	m.LastIndex, m.AppliedIndex = st.LastIndex, st.AppliedIndex
+	m.LastIndex, m.AppliedIndex, m.MaxLevel = st.LastIndex, st.AppliedIndex, max(st.MaxLevel, 1)
 	switch {
 	case st.Problem != "":
 		m.Detail = st.Problem

@@ -99,6 +99,9 @@ func (op *Op) check(o *Object) string {
 	if o == nil {
 		return "does not exist"
 	}
+	if op.Key == LevelKey && op.Verb == Update && parseLevel(op.Data) < parseLevel(o.Data) {
+		return "never falls"
+	}
 	if o.UID != op.UID {
 		return "was replaced by another object of the same name"
 	}
@@ -126,6 +129,11 @@ func malformed(c *Command) (Key, string) {
 		}
 		if !op.Key.valid() {
 			return op.Key, "operation on an invalid key"
+		}
+		if op.Key == LevelKey {
+			if detail := op.malformedLevel(); detail != "" {
+				return op.Key, detail
+			}
 		}
 		if seen != nil {
 			if _, twice := seen[op.Key]; twice {

@@ -8,9 +8,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The entry format, version 1:
+// The entry format:
 //
-//	byte  0     version
+//	byte  0     version: the level of the commands, see Level
 //	bytes 1-4   ID of the key that the payload is sealed with, big endian;
 //	            0 means plain
 //	bytes 5-    payload: protobuf wire format, field 1 repeated: Command
@@ -24,11 +24,8 @@ import (
 // Times are zigzag varints, other numbers plain varints, zero values are left
 // out. Decoding is strict: an unknown field is an error, since to skip what
 // another version meant would let replicas part. A change of meaning takes a
-// new version.
-const (
-	entryVersion    = 1
-	entryHeaderSize = 5
-)
+// new level.
+const entryHeaderSize = 5
 
 var (
 	// ErrMalformed is returned for bytes that are not an entry. It is the same
@@ -43,8 +40,9 @@ var (
 // EncodeEntry returns the Raft log payload for the commands.
 func EncodeEntry(cmds []Command) []byte {
 	b := make([]byte, entryHeaderSize, entryHeaderSize+sizeHint(cmds))
-	b[0] = entryVersion
+	b[0] = 1
 	for i := range cmds {
+		b[0] = max(b[0], cmds[i].Level)
 		b = appendMessage(b, 1, func(b []byte) []byte { return appendCommand(b, &cmds[i]) })
 	}
 	return b
@@ -62,13 +60,16 @@ func sizeHint(cmds []Command) int {
 	return n
 }
 
-// DecodeEntry is the reverse of EncodeEntry. The commands do not alias b.
-func DecodeEntry(b []byte) ([]Command, error) {
+// DecodeEntry is the reverse of EncodeEntry, but for the level of each command.
+// The commands do not alias b.
+func DecodeEntry(b []byte) ([]Command, error) { return decodeEntry(b, Level) }
+
+func decodeEntry(b []byte, level uint8) ([]Command, error) {
 	if len(b) < entryHeaderSize {
 		return nil, fmt.Errorf("%w: %d bytes are no entry", ErrMalformed, len(b))
 	}
-	if b[0] != entryVersion {
-		return nil, fmt.Errorf("%w: entry version %d, this build knows %d", ErrUnknownVersion, b[0], entryVersion)
+	if b[0] == 0 || b[0] > level {
+		return nil, TooOld("it is", uint64(b[0]), level)
 	}
 	if id := binary.BigEndian.Uint32(b[1:]); id != 0 {
 		return nil, fmt.Errorf("%w: entry is sealed with key %d, which this server does not have", ErrUnknownVersion, id)

@@ -110,6 +110,9 @@ type Command struct {
 	ID RequestID
 	// Term is the term of leadership in which the decision's view was taken.
 	Term uint64
+	// Level is the lowest level at which the command can be applied; zero is 1.
+	// It is that of the whole entry, and so not part of the command's own bytes.
+	Level uint8
 	// Time is the cluster time of the proposal, in nanoseconds since 1970.
 	Time int64
 	Pre  []Precondition

@@ -21,11 +21,13 @@ type Config struct {
 	// the same values.
 	MaxOutcomes     int
 	MaxOutcomeBytes int
+	// Level is the highest command level to apply; zero is that of the build.
+	Level uint8
 }
 
 // DefaultConfig returns the bounds that every cluster starts with.
 func DefaultConfig() Config {
-	return Config{RingBytes: 32 << 20, MaxOutcomes: 1 << 15, MaxOutcomeBytes: 16 << 20}
+	return Config{RingBytes: 32 << 20, MaxOutcomes: 1 << 15, MaxOutcomeBytes: 16 << 20, Level: Level}
 }
 
 // Validate reports a bound that cannot work.
@@ -79,6 +81,9 @@ type Store struct {
 
 // New returns an empty store.
 func New(cfg Config) *Store {
+	if cfg.Level == 0 {
+		cfg.Level = Level
+	}
 	s := &Store{cfg: cfg, changed: make(chan struct{}), halted: make(chan struct{})}
 	s.reset(newObjectTree(), outcomes{tree: newOutcomeTree()}, View{})
 	return s
@@ -201,13 +206,12 @@ func (s *Store) Apply(l *raft.Log) any {
 	if err := s.haltedErr(); err != nil {
 		return err
 	}
-	cmds, err := DecodeEntry(l.Data)
+	cmds, err := decodeEntry(l.Data, s.cfg.Level)
 	var results []Result
 	var events []Event
 	switch {
 	case errors.Is(err, ErrUnknownVersion):
-		err = fmt.Errorf("entry %d: %w", l.Index, err)
-		s.Halt(err)
+		s.Halt(fmt.Errorf("entry %d: %w", l.Index, err))
 		return s.haltedErr()
 	case err != nil:
 		results = []Result{{Code: Malformed, Detail: err.Error(), Revision: s.next.revision}}
@@ -215,6 +219,10 @@ func (s *Store) Apply(l *raft.Log) any {
 		results = make([]Result, len(cmds))
 		for i := range cmds {
 			results[i], events = s.apply(l.Term, &cmds[i], events)
+		}
+		if err := checkLevel(events, s.cfg.Level); err != nil {
+			s.Halt(fmt.Errorf("entry %d: %w", l.Index, err)) // what was built is never shown
+			return s.haltedErr()
 		}
 	}
 	s.publish(l, events)
@@ -262,14 +270,22 @@ func (s *Store) Snapshot() (raft.FSMSnapshot, error) {
 }
 
 // Restore replaces the state by a snapshot's. Cursors and kept revisions end.
-// On an error the state is as before.
+// On an error the state is as before; one that wraps ErrUnknownVersion also
+// halts the store, for Raft would have the snapshot sent again and again.
 func (s *Store) Restore(r io.ReadCloser) error {
 	objects, out, meta, err := readSnapshot(r)
 	if cerr := r.Close(); err == nil && cerr != nil {
 		err = cerr
 	}
+	if err == nil {
+		err = checkRestored(objects, s.cfg.Level)
+	}
 	if err != nil {
-		return fmt.Errorf("restore snapshot: %w", err)
+		err = fmt.Errorf("restore snapshot: %w", err)
+		if errors.Is(err, ErrUnknownVersion) {
+			s.Halt(err)
+		}
+		return err
 	}
 	s.reset(objects, out, meta)
 	return nil

@@ -189,7 +189,7 @@ func TestUnknownVersionHalts(t *testing.T) {
 		if err, ok := out.(error); !ok || !errors.Is(err, ErrHalted) || !errors.Is(err, ErrUnknownVersion) {
 			t.Fatalf("Apply answered %v", out)
 		}
-		data[0] = entryVersion // the second one would be fine, but comes after
+		data[0] = 1 // the second one would be fine, but comes after
 	}
 	select {
 	case <-m.store.Halted():
@@ -206,7 +206,7 @@ func TestUnknownVersionHalts(t *testing.T) {
 
 func TestMalformedEntryIsADeterministicError(t *testing.T) {
 	m := newMachine(t, DefaultConfig())
-	out := m.store.Apply(&raft.Log{Index: 1, Term: 1, Data: []byte{entryVersion, 0, 0, 0, 0, 0x7f}})
+	out := m.store.Apply(&raft.Log{Index: 1, Term: 1, Data: []byte{1, 0, 0, 0, 0, 0x7f}})
 	results, ok := out.([]Result)
 	if !ok || len(results) != 1 || results[0].Code != Malformed {
 		t.Fatalf("Apply answered %v", out)

@@ -18,6 +18,7 @@ func EncodeServerStatus(s *ServerStatus) []byte {
 	e.uint(6, s.AppliedIndex)
 	e.string(7, s.Problem)
 	e.string(8, s.Notice)
+	e.uint(9, s.MaxLevel)
 	return e.b
 }
 
@@ -26,7 +27,21 @@ func DecodeServerStatus(b []byte) (*ServerStatus, error) {
 	s := &ServerStatus{}
 	return s, decode(b, MaxSmall, into(map[protowire.Number]any{
 		1: &s.ID, 2: &s.Name, 3: &s.Term, 4: &s.Leader, 5: &s.LastIndex, 6: &s.AppliedIndex, 7: &s.Problem, 8: &s.Notice,
+		9: &s.MaxLevel,
 	}))
+}
+
+// EncodeLevelPromise returns the binary form of p.
+func EncodeLevelPromise(p *LevelPromise) []byte {
+	e := newEncoder(16)
+	e.uint(1, p.Level)
+	return e.b
+}
+
+// DecodeLevelPromise is the reverse of EncodeLevelPromise.
+func DecodeLevelPromise(b []byte) (*LevelPromise, error) {
+	p := &LevelPromise{}
+	return p, decode(b, MaxSmall, into(map[protowire.Number]any{1: &p.Level}))
 }
 
 // EncodeDataKeys returns the binary form of k.

@@ -65,6 +65,7 @@ const (
 	LinkAges      = "/link/v1/ages"
 	LinkStatus    = "/link/v1/status"
 	LinkTransfer  = "/link/v1/transfer"
+	LinkLevel     = "/link/v1/level"
 	LinkKeys      = "/link/v1/keys"
 	LinkDigest    = "/link/v1/digest"
 	// LinkWatch is upgraded to a stream of WatchReports in both directions:
@@ -216,8 +217,11 @@ type Member struct {
 	// LastContact is how many milliseconds ago the server that was asked heard
 	// it; nil if it never did.
 	LastContact *int64 `json:"lastContactMillis,omitempty"`
-	Healthy     bool   `json:"healthy"`
-	Detail      string `json:"detail,omitempty"` // why it is not healthy
+	// MaxLevel is the highest command level that its build can apply; 0 if it
+	// did not answer.
+	MaxLevel uint64 `json:"maxLevel,omitempty"`
+	Healthy  bool   `json:"healthy"`
+	Detail   string `json:"detail,omitempty"` // why it is not healthy
 }
 
 // ClusterStatus is what `sheepctl cluster status` shows. Leader is empty when
@@ -227,7 +231,11 @@ type ClusterStatus struct {
 	Term    uint64   `json:"term"`
 	Members []Member `json:"members"`
 	Server  string   `json:"server"` // who answered
-	Message string   `json:"message,omitempty"`
+	// Level is up to which level commands are proposed, as far as the server that
+	// was asked knows; LevelNote is why it is not higher, if some could apply more.
+	Level     uint64 `json:"level"`
+	LevelNote string `json:"levelNote,omitempty"`
+	Message   string `json:"message,omitempty"`
 }
 
 // Error is the JSON body of every failed request on Shepherd's own paths.
@@ -245,7 +253,12 @@ type ServerStatus struct {
 	AppliedIndex uint64
 	Problem      string // why it cannot do its work, "" if it can
 	Notice       string // what an administrator has to look at, although it works
+	MaxLevel     uint64 // the highest command level that its build can apply; 0: of a build without levels, which is 1
 }
+
+// LevelPromise asks a server to write down, before it answers, that no build that
+// cannot apply this level must ever run on its data.
+type LevelPromise struct{ Level uint64 }
 
 // DataKeys hands the sender's data keys to another server, which stores them and
 // answers with all of its own. Without keys it only asks. Secret.

@@ -56,7 +56,7 @@ func TestRoundTrips(t *testing.T) {
 	roundTrip(t, sampleRequest(), EncodeRequest, DecodeRequest)
 	roundTrip(t, &Response{Status: 201, Header: map[string][]string{"Warning": {"299 - \"a\"", "299 - \"b\""}}, Body: []byte("x"), Committed: true}, EncodeResponse, DecodeResponse)
 	roundTrip(t, &Response{NotLeader: true}, EncodeResponse, DecodeResponse)
-	roundTrip(t, &ServerStatus{"s1-a", "s1", 3, "s2-b", 10, 9, "disk", "look"}, EncodeServerStatus, DecodeServerStatus)
+	roundTrip(t, &ServerStatus{"s1-a", "s1", 3, "s2-b", 10, 9, "disk", "look", 2}, EncodeServerStatus, DecodeServerStatus)
 	roundTrip(t, &TermQuery{"s1-a", 7}, EncodeTermQuery, DecodeTermQuery)
 	roundTrip(t, &TermReply{"s1-a", 7, -5}, EncodeTermReply, DecodeTermReply)
 	roundTrip(t, &ReadIndexReply{7, 99, true}, EncodeReadIndexReply, DecodeReadIndexReply)
@@ -66,6 +66,7 @@ func TestRoundTrips(t *testing.T) {
 	roundTrip(t, &HeartbeatRecord{"s1-a", ages}, EncodeHeartbeatRecord, DecodeHeartbeatRecord)
 	roundTrip(t, &HeartbeatRecorded{"s1-a"}, EncodeHeartbeatRecorded, DecodeHeartbeatRecorded)
 	roundTrip(t, &AgesReply{"s1-a", 4, time.Minute, ages}, EncodeAgesReply, DecodeAgesReply)
+	roundTrip(t, &LevelPromise{2}, EncodeLevelPromise, DecodeLevelPromise)
 	roundTrip(t, &TransferRequest{"s2"}, EncodeTransferRequest, DecodeTransferRequest)
 	roundTrip(t, &WatchReport{"s1-a", "i1", 7, 1, 6, 99, "s2-b", []PeerView{{"s2-b", "i2", true}, {"s3-c", "", false}}, 12, true, true}, EncodeWatchReport, DecodeWatchReport)
 }
@@ -136,6 +137,7 @@ func FuzzDecodeSmall(f *testing.F) {
 		}
 		_, _ = DecodeResponse(b)
 		_, _ = DecodeServerStatus(b)
+		_, _ = DecodeLevelPromise(b)
 		_, _ = DecodeHeartbeatRecord(b)
 	})
 }

@@ -34,10 +34,12 @@ func newStatusCommand(c *clients, streams genericiooptions.IOStreams) *cobra.Com
 	var output string
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show members, leader, term, indexes and health, as one server sees them",
+		Short: "Show members, leader, term, command level, indexes and health, as one server sees them",
 		Long: "Show members, leader, term, indexes and health. The first server that answers is asked,\n" +
 			"or the one that --server names. It also answers when there is no leader, and then says\n" +
-			"which members are missing. The exit code is 0 when there is a leader, else 1.",
+			"which members are missing. The exit code is 0 when there is a leader, else 1.\n" +
+			"LEVEL is the highest command level that a server's build can apply. The cluster's own is\n" +
+			"raised by itself once every server can; until then it says who holds it up.",
 		Example: "  sheepctl cluster status\n  sheepctl cluster status --server https://10.0.0.1:9876 -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -73,15 +75,28 @@ func printStatus(w io.Writer, s *wire.ClusterStatus) error {
 		leader = "none"
 	}
 	fmt.Fprintf(w, "Leader: %s   Term: %d   Asked: %s\n", leader, s.Term, s.Server)
+	fmt.Fprintf(w, "Command level: %d", s.Level)
+	if s.LevelNote != "" {
+		fmt.Fprintf(w, " (%s)", s.LevelNote)
+	}
+	fmt.Fprintln(w)
 	if s.Message != "" {
 		fmt.Fprintln(w, s.Message)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "NAME\tADDRESS\tROLE\tLAST\tAPPLIED\tHEALTHY\tDETAIL")
+	fmt.Fprintln(t, "NAME\tADDRESS\tROLE\tLAST\tAPPLIED\tLEVEL\tHEALTHY\tDETAIL")
 	for _, m := range s.Members {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%v\t%s\n", m.Name, m.Address, m.Role, m.LastIndex, m.AppliedIndex, m.Healthy, m.Detail)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%s\t%v\t%s\n", m.Name, m.Address, m.Role, m.LastIndex, m.AppliedIndex, maxLevel(&m), m.Healthy, m.Detail)
 	}
 	return t.Flush()
+}
+
+// maxLevel is the highest command level that a member's build can apply.
+func maxLevel(m *wire.Member) string {
+	if m.MaxLevel == 0 {
+		return "-"
+	}
+	return fmt.Sprint(m.MaxLevel)
 }
 
 func newTransferCommand(c *clients, streams genericiooptions.IOStreams) *cobra.Command {
