@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,6 +24,7 @@ import (
 	"github.com/shepherd-project/shepherd/api/wire"
 	"github.com/shepherd-project/shepherd/cluster"
 	"github.com/shepherd-project/shepherd/cluster/pki"
+	"github.com/shepherd-project/shepherd/fsm"
 )
 
 // asDaemon makes this test's program be the daemon.
@@ -33,9 +35,24 @@ func TestMain(m *testing.M) {
 		if os.Getenv(ownNetwork) != "" {
 			loopbackUp()
 		}
+		if text := os.Getenv(asBuild); text != "" {
+			commandLevel = buildLevel(text)
+		}
 		main()
 	}
 	os.Exit(m.Run())
+}
+
+// asBuild is the command level of the build that the daemon is to be.
+const asBuild = "SHEPHERD_TEST_LEVEL"
+
+func buildLevel(text string) uint8 {
+	level, err := strconv.ParseUint(text, 10, 8)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, asBuild+":", err)
+		os.Exit(3)
+	}
+	return uint8(level)
 }
 
 // ownNetwork says that the daemon was started in a network of its own.
@@ -175,7 +192,14 @@ func newServer(t *testing.T, name string) *testServer {
 // run starts the daemon on its directory.
 func (s *testServer) run(t *testing.T, args ...string) *testServer {
 	t.Helper()
-	s.process = start(t, nil, append([]string{"--mode", "server", "--name", s.name, "--addr", s.address, "--data-dir", s.dir}, args...)...)
+	return s.runBuild(t, fsm.Level, args...)
+}
+
+// runBuild is run with a build of that command level.
+func (s *testServer) runBuild(t *testing.T, level int, args ...string) *testServer {
+	t.Helper()
+	build := func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", asBuild, level)) }
+	s.process = start(t, build, append([]string{"--mode", "server", "--name", s.name, "--addr", s.address, "--data-dir", s.dir}, args...)...)
 	return s
 }
 

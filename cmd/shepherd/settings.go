@@ -67,6 +67,10 @@ type settings struct {
 	set              map[string]string // setting -> where its value came from, unless default
 }
 
+// commandLevel is the highest command level that this program can apply. Tests
+// make it run as another build.
+var commandLevel uint8 = fsm.Level
+
 // newSettings returns the defaults, bound to a set of flags.
 func newSettings() *settings {
 	s := &settings{
@@ -74,6 +78,7 @@ func newSettings() *settings {
 		api: api.DefaultConfig(), controllers: controllers.DefaultConfig(), agent: agent.DefaultConfig(),
 		flags: pflag.NewFlagSet("shepherd", pflag.ContinueOnError), set: map[string]string{},
 	}
+	s.store.Level = commandLevel
 	s.flags.SortFlags = false
 	s.flags.Usage = func() {} // the error names the flag; the whole list would hide it
 	s.mainFlags()
