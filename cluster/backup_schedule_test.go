@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,20 +68,36 @@ func TestBackupsToPrune(t *testing.T) {
 // crown is a cluster whose leader is told by the test.
 type crown struct {
 	still
+	mu      sync.Mutex // guards what follows
 	leading bool
 	changed chan struct{}
 }
 
-func (c *crown) Leadership() (uint64, bool) { return 1, c.leading }
-func (c *crown) Now() time.Time             { return time.Now() }
+func (c *crown) Now() time.Time { return time.Now() }
+
+func (c *crown) Leadership() (uint64, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return 1, c.leading
+}
+
+func (c *crown) leadershipChanged() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.changed
+}
+
+func (c *crown) set(leading bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leading = leading
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
 
 func (c *crown) pass(to *crown) {
-	old := []chan struct{}{c.changed, to.changed}
-	c.leading, to.leading = false, true
-	c.changed, to.changed = make(chan struct{}), make(chan struct{})
-	for _, ch := range old {
-		close(ch)
-	}
+	c.set(false)
+	to.set(true)
 }
 
 func valueOf(t *testing.T, m prometheus.Metric) float64 {
@@ -109,7 +126,7 @@ func TestBackupKeeper(t *testing.T) {
 			k, err := NewBackupKeeper(BackupKeeperConfig{
 				BackupSchedule:    BackupSchedule{Dir: dir, Interval: time.Hour, Keep: 2, Plain: true},
 				Source:            &BackupSource{CA: ca, Store: store, Cluster: c, Name: "s"},
-				LeadershipChanged: func() <-chan struct{} { return c.changed },
+				LeadershipChanged: c.leadershipChanged,
 				Logger:            hclog.NewNullLogger(), Registerer: prometheus.NewPedanticRegistry(),
 			})
 			if err != nil {

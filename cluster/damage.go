@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -49,6 +50,10 @@ const (
 )
 
 var order = binary.NativeEndian
+
+// logBuckets are what raft-boltdb makes at the top of its file. It would make an
+// empty one beside one whose name is spoilt.
+var logBuckets = []string{"logs", "conf"}
 
 func damaged(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrDamaged}, args...)...)
@@ -234,6 +239,9 @@ func (b *boltFile) elements(p []byte, low, high []byte, depth int) error {
 			return damaged("element %d is torn", i)
 		}
 		keys[i] = e[pos : pos+size]
+		if depth == 0 && flags == leafPage && !slices.Contains(logBuckets, string(keys[i])) {
+			return damaged("element %d is no bucket of a log", i)
+		}
 		if i > 0 && bytes.Compare(keys[i-1], keys[i]) >= 0 || i == 0 && bytes.Compare(low, keys[0]) > 0 || high != nil && bytes.Compare(keys[i], high) >= 0 {
 			return damaged("element %d is out of order", i)
 		}

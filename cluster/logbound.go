@@ -77,7 +77,7 @@ func newBoundedLog(log raft.LogStore, cfg *Config, s *snapshots) (*boundedLog, e
 			break
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read log entry %d of %d to %d: %w", index, first, last, err)
+			return nil, damaged("entry %d of %d to %d: %w", index, first, last, err)
 		}
 		sizes = append(sizes, entrySize(&entry))
 	}

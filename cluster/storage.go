@@ -60,15 +60,16 @@ func openStorage(cfg *Config, logger hclog.Logger) (*storage, error) {
 			return nil, err
 		}
 	}
-	if err := s.claim(cfg.ID); err != nil {
-		if errors.Is(err, ErrDamaged) {
-			err = describe("use", filepath.Join(cfg.DataDir, logFile), err)
-		}
-		return nil, errors.Join(err, s.Close())
+	err := s.claim(cfg.ID)
+	if err == nil {
+		s.calls = newDiskCalls()
+		s.stable = &timedStable{s.stable, s.calls}
+		err = s.bound(cfg)
 	}
-	s.calls = newDiskCalls()
-	s.stable = &timedStable{s.stable, s.calls}
-	if err := s.bound(cfg); err != nil {
+	if errors.Is(err, ErrDamaged) {
+		err = describe("use", filepath.Join(cfg.DataDir, logFile), err)
+	}
+	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
