@@ -172,6 +172,7 @@ func (p *Port) Close() error {
 
 func (p *Port) accept() {
 	defer p.wg.Done()
+	failing := false // said once, not twenty times a second
 	for {
 		conn, err := p.cfg.Listener.Accept()
 		if err != nil {
@@ -184,13 +185,20 @@ func (p *Port) accept() {
 				p.logger.Error("the listener was closed by somebody else", "error", err)
 				return
 			}
-			p.logger.Warn("accept failed", "error", err) // out of descriptors, most likely
+			if !failing {
+				p.logger.Error("no connection can be accepted; it is tried again until one can", "error", err) // out of descriptors, most likely
+			}
+			failing = true
 			select {
 			case <-time.After(50 * time.Millisecond):
 				continue
 			case <-p.done:
 				return
 			}
+		}
+		if failing {
+			failing = false
+			p.logger.Info("connections are accepted again")
 		}
 		if p.pending.Add(1) > int64(p.cfg.MaxPending) {
 			p.pending.Add(-1)

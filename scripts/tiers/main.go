@@ -63,6 +63,7 @@ var required = []string{
 	"cmd/shepherd.TestHistoriesOfProcesses",
 	"cmd/shepherd.TestThreeServers",
 	"cmd/shepherd.TestFullDisk",
+	"cmd/shepherd.TestDescriptorsExhausted",
 	"cmd/shepherd.TestStandalone",
 	"cmd/shepherd.TestMetrics",
 	"scripts/machines.TestCloseEndsEverything",
