@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -132,6 +133,18 @@ func (c *Config) volumes(objects volume.Objects) volume.Config {
 func (a *Agent) Lease() (time.Duration, bool) {
 	d := time.Duration(a.heartbeat.lease.Load())
 	return d, d != 0
+}
+
+// Servers are the addresses at which the cluster may be found now: those that
+// it named last, then those of the configuration.
+func (a *Agent) Servers() []string {
+	servers, _ := a.pool.Servers()
+	for _, s := range a.cfg.Servers {
+		if !slices.Contains(servers, s) {
+			servers = append(servers, s)
+		}
+	}
+	return servers
 }
 
 // Run runs the agent until stopCh is closed and returns when all its loops

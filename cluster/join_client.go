@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -31,7 +32,9 @@ type Joiner struct {
 	Retry time.Duration
 	// Timeout bounds one attempt at one server; zero means ten seconds.
 	Timeout time.Duration
-	Logger  hclog.Logger
+	// DialContext opens the TCP connection; nil means net.Dialer's.
+	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
+	Logger      hclog.Logger
 }
 
 // Join presents the token. The server's CA is checked against the token's pin
@@ -95,7 +98,7 @@ func (j *Joiner) ask(ctx context.Context, cfg *tls.Config, path, token string, q
 		timeout = 10 * time.Second
 	}
 	cfg.NextProtos = []string{"http/1.1"}
-	transport := &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true}
+	transport := &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true, DialContext: j.DialContext}
 	defer transport.CloseIdleConnections()
 	logged := ""
 	for {

@@ -294,10 +294,22 @@ func (h *Home) Entered(address string) error {
 	return h.save()
 }
 
-// Renew issues the certificates of this server and of the administrator where
-// half of their life has passed, or the server's does not name all its hosts.
-// It reports whether one was.
+// Renew issues the certificates of the CA, of this server and of the
+// administrator where half of their life has passed, or the server's does not
+// name all its hosts. It reports whether one was.
+//
+// A clock from before the cluster began has lost the time: what is there is
+// better than anything that would be issued by it.
 func (h *Home) Renew(hosts []string, ttl time.Duration, now time.Time) (renewed bool, err error) {
+	if now.Before(h.CA.Certificate().NotBefore) && h.Server.Leaf() != nil && h.Admin.Leaf() != nil {
+		return false, nil
+	}
+	if h.CA.NeedsRenewal(now) {
+		if err := h.renewCA(now); err != nil {
+			return false, err
+		}
+		renewed = true
+	}
 	if h.Server.NeedsRenewal(now) || !covers(h.Server, hosts) {
 		if err := h.issue(h.Server, pki.Request{Role: pki.RoleServer, Name: h.record.ID, Hosts: hosts, TTL: ttl}, now); err != nil {
 			return false, err
@@ -311,6 +323,17 @@ func (h *Home) Renew(hosts []string, ttl time.Duration, now time.Time) (renewed 
 		renewed = true
 	}
 	return renewed, nil
+}
+
+func (h *Home) renewCA(now time.Time) error {
+	next, err := h.CA.Renewed(now)
+	if err != nil {
+		return err
+	}
+	if err := pki.SaveCA(h.pki(), next); err != nil {
+		return err
+	}
+	return h.CA.Adopt(next)
 }
 
 func (h *Home) issue(s *pki.Source, req pki.Request, now time.Time) error {

@@ -15,6 +15,7 @@ import (
 	"math/big"
 	"net"
 	"net/url"
+	"sync/atomic"
 	"time"
 )
 
@@ -25,17 +26,17 @@ const (
 	// DefaultTTL is how long certificates of servers, agents and
 	// administrators live after their issue.
 	DefaultTTL = 365 * 24 * time.Hour
-	// caTTL is how long the CA itself lives.
+	// caTTL is how long the CA's certificate lives. It is renewed, for the same
+	// key, when less than half of that is left.
 	caTTL = 10 * 365 * 24 * time.Hour
 )
 
-// CA is a cluster's certificate authority. Safe for concurrent use; it is
-// immutable.
+// CA is a cluster's certificate authority. It is its key, which never changes;
+// its certificate is renewed. Safe for concurrent use.
 type CA struct {
 	clusterID string
-	cert      *x509.Certificate
-	certPEM   []byte
 	key       *ecdsa.PrivateKey // nil where only the certificate is known
+	current   atomic.Pointer[x509.Certificate]
 }
 
 // NewCA makes the authority of a new cluster, with a random cluster ID.
@@ -48,21 +49,64 @@ func NewCA(now time.Time) (*CA, error) {
 		return nil, err
 	}
 	tmpl := &x509.Certificate{
-		SerialNumber:          newSerial(),
 		Subject:               pkix.Name{CommonName: "shepherd-ca-" + clusterID, Organization: []string{"shepherd"}},
 		URIs:                  []*url.URL{{Scheme: "shepherd", Host: clusterID, Path: "/" + roleCA}},
 		NotBefore:             now.Add(-Backdate).UTC(),
-		NotAfter:              now.Add(caTTL).UTC(),
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 		BasicConstraintsValid: true,
 		IsCA:                  true,
 		MaxPathLenZero:        true,
 	}
+	cert, err := signCA(tmpl, key, now)
+	if err != nil {
+		return nil, err
+	}
+	ca := &CA{clusterID: clusterID, key: key}
+	ca.current.Store(cert)
+	return ca, nil
+}
+
+// signCA makes the CA's certificate, good for caTTL from now.
+func signCA(tmpl *x509.Certificate, key *ecdsa.PrivateKey, now time.Time) (*x509.Certificate, error) {
+	tmpl.SerialNumber, tmpl.NotAfter = newSerial(), now.Add(caTTL).UTC()
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
 	if err != nil {
 		return nil, fmt.Errorf("sign the CA certificate: %w", err)
 	}
-	return ParseCA(encodeCert(der), encodeKeyOrPanic(key))
+	return x509.ParseCertificate(der)
+}
+
+// NeedsRenewal reports whether less than half of the life of the CA's
+// certificate is left.
+func (ca *CA) NeedsRenewal(now time.Time) bool {
+	return now.After(ca.Certificate().NotAfter.Add(-caTTL / 2))
+}
+
+// Renewed is the same authority with a certificate that lives longer. Name,
+// key and beginning stay, and with them the pin of every token: what the one
+// has issued is good with the other's certificate as the root, so that servers
+// renew it each on its own, and nobody needs to be told.
+func (ca *CA) Renewed(now time.Time) (*CA, error) {
+	if ca.key == nil {
+		return nil, errors.New("renew the CA certificate: the CA's key is not on this machine")
+	}
+	tmpl := *ca.Certificate()
+	cert, err := signCA(&tmpl, ca.key, now)
+	if err != nil {
+		return nil, err
+	}
+	out := &CA{clusterID: ca.clusterID, key: ca.key}
+	out.current.Store(cert)
+	return out, nil
+}
+
+// Adopt makes the certificate of a renewed authority that of this one.
+func (ca *CA) Adopt(renewed *CA) error {
+	if renewed.Pin() != ca.Pin() || renewed.clusterID != ca.clusterID {
+		return errors.New("renew the CA certificate: the new one is of another authority")
+	}
+	ca.current.Store(renewed.Certificate())
+	return nil
 }
 
 // ParseCA reads an authority from PEM. Without keyPEM the result can verify
@@ -75,7 +119,8 @@ func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 	if !cert.IsCA {
 		return nil, errors.New("CA certificate: it is not of an authority")
 	}
-	ca := &CA{cert: cert, certPEM: encodeCert(cert.Raw)}
+	ca := &CA{}
+	ca.current.Store(cert)
 	for _, u := range cert.URIs {
 		if u.Scheme == "shepherd" && u.Path == "/"+roleCA {
 			ca.clusterID = u.Host
@@ -99,11 +144,12 @@ func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 // ClusterID names the cluster.
 func (ca *CA) ClusterID() string { return ca.clusterID }
 
-// CertPEM is the CA's certificate. The caller must not change it.
-func (ca *CA) CertPEM() []byte { return ca.certPEM }
+// CertPEM is the CA's certificate as it is now.
+func (ca *CA) CertPEM() []byte { return encodeCert(ca.Certificate().Raw) }
 
-// Certificate is the CA's certificate. The caller must not change it.
-func (ca *CA) Certificate() *x509.Certificate { return ca.cert }
+// Certificate is the CA's certificate as it is now. The caller must not change
+// it.
+func (ca *CA) Certificate() *x509.Certificate { return ca.current.Load() }
 
 // CanIssue reports whether the CA's key is known here.
 func (ca *CA) CanIssue() bool { return ca.key != nil }
@@ -118,7 +164,7 @@ func (ca *CA) KeyPEM() []byte {
 }
 
 // Pin is the hash of the CA's public key, as tokens carry it.
-func (ca *CA) Pin() string { return pinOf(ca.cert) }
+func (ca *CA) Pin() string { return pinOf(ca.Certificate()) }
 
 func pinOf(cert *x509.Certificate) string {
 	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
@@ -157,6 +203,10 @@ func (ca *CA) Issue(req Request, now time.Time) ([]byte, error) {
 	if ttl <= 0 {
 		ttl = DefaultTTL
 	}
+	root := ca.Certificate()
+	if !now.Before(root.NotAfter) {
+		return nil, fmt.Errorf("issue a certificate for %s: the CA's own certificate ended on %s; a server renews it when it starts", id, root.NotAfter.Format(time.RFC3339))
+	}
 	tmpl := &x509.Certificate{
 		SerialNumber: newSerial(),
 		Subject:      pkix.Name{CommonName: id.User(), Organization: id.Groups()},
@@ -166,21 +216,21 @@ func (ca *CA) Issue(req Request, now time.Time) ([]byte, error) {
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
-	if tmpl.NotBefore.Before(ca.cert.NotBefore) {
-		tmpl.NotBefore = ca.cert.NotBefore
+	if tmpl.NotBefore.Before(root.NotBefore) {
+		tmpl.NotBefore = root.NotBefore
 	}
-	if tmpl.NotAfter.After(ca.cert.NotAfter) {
-		tmpl.NotAfter = ca.cert.NotAfter
+	if tmpl.NotAfter.After(root.NotAfter) {
+		tmpl.NotAfter = root.NotAfter
 	}
 	if id.Role == RoleServer {
 		tmpl.ExtKeyUsage = append(tmpl.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 		tmpl.DNSNames, tmpl.IPAddresses = subjectAltNames(req.Hosts)
 	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.cert, public, ca.key)
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, root, public, ca.key)
 	if err != nil {
 		return nil, fmt.Errorf("issue a certificate for %s: %w", id, err)
 	}
-	return append(encodeCert(der), ca.certPEM...), nil
+	return append(encodeCert(der), encodeCert(root.Raw)...), nil
 }
 
 // IssueCSR is Issue for a signing request in PEM. The identity is the

@@ -70,7 +70,7 @@ func SaveCA(dir string, ca *CA) error {
 			return err
 		}
 	}
-	return WriteFile(filepath.Join(dir, caCertFile), ca.certPEM)
+	return WriteFile(filepath.Join(dir, caCertFile), ca.CertPEM())
 }
 
 // LoadCA reads what SaveCA wrote. A missing certificate is fs.ErrNotExist; a

@@ -88,7 +88,10 @@ func TestVerifyRefuses(t *testing.T) {
 	agent := issue(t, ca, Request{Role: RoleAgent, Name: "w1"}, now)
 	bare := issue(t, ca, Request{Role: RoleAgent, Name: "w1"}, now)
 	bare.URIs = nil // as if the CA had signed something else; the signature is over Raw
-	sameName := *foreign
+	sameName, err := ParseCA(foreign.CertPEM(), foreign.KeyPEM())
+	if err != nil {
+		t.Fatal(err)
+	}
 	sameName.clusterID = ca.clusterID // claims this cluster without its key
 	for name, c := range map[string]struct {
 		chain []*x509.Certificate
@@ -101,7 +104,7 @@ func TestVerifyRefuses(t *testing.T) {
 		"expired":        {[]*x509.Certificate{agent}, now.Add(DefaultTTL + time.Second), nil, ErrExpired},
 		"not yet":        {[]*x509.Certificate{agent}, now.Add(-49 * time.Hour), nil, ErrExpired},
 		"foreign":        {[]*x509.Certificate{issue(t, foreign, Request{Role: RoleAgent, Name: "w1"}, now)}, now, nil, ErrForeign},
-		"foreign claims": {[]*x509.Certificate{issue(t, &sameName, Request{Role: RoleServer, Name: "a"}, now)}, now, nil, ErrForeign},
+		"foreign claims": {[]*x509.Certificate{issue(t, sameName, Request{Role: RoleServer, Name: "a"}, now)}, now, nil, ErrForeign},
 		"no identity":    {[]*x509.Certificate{bare}, now, nil, ErrNoIdentity},
 		"foreign leaf, our CA behind it": {[]*x509.Certificate{
 			issue(t, foreign, Request{Role: RoleServer, Name: "a"}, now), ca.Certificate()}, now, nil, ErrForeign},
@@ -115,6 +118,58 @@ func TestVerifyRefuses(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The CA outlives its certificate: members go by the key, and clients that know
+// one of its certificates as their root accept what is issued under another.
+func TestCARenewsUnderItsKey(t *testing.T) {
+	ca := newCA(t)
+	first := ca.Certificate()
+	half := now.Add(caTTL / 2)
+	if ca.NeedsRenewal(half.Add(-time.Minute)) || !ca.NeedsRenewal(half.Add(time.Minute)) {
+		t.Error("renewal is not at half of the life")
+	}
+	early := issue(t, ca, Request{Role: RoleServer, Name: "a"}, half)
+	agent, err := ParseCA(ca.CertPEM(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := agent.Renewed(half); err == nil {
+		t.Error("a CA was renewed without its key")
+	}
+	later := now.Add(caTTL + time.Hour)
+	if _, err := ca.Issue(Request{Role: RoleAgent, Name: "w1", Public: mustKey(t).Public()}, later); err == nil || !strings.Contains(err.Error(), "ended on") {
+		t.Errorf("issued past the CA's end: %v", err)
+	}
+	renewed, err := ca.Renewed(half)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := newCA(t).Adopt(renewed); err == nil {
+		t.Error("an authority took another's certificate")
+	}
+	if err := ca.Adopt(renewed); err != nil {
+		t.Fatal(err)
+	}
+	second := ca.Certificate()
+	if ca.NeedsRenewal(half) || !second.NotAfter.Equal(half.Add(caTTL)) || second.SerialNumber.Cmp(first.SerialNumber) == 0 ||
+		pinOf(second) != pinOf(first) || !second.NotBefore.Equal(first.NotBefore) {
+		t.Error("the renewed certificate is not the same authority's with a longer life")
+	}
+	late := issue(t, ca, Request{Role: RoleServer, Name: "a"}, half)
+	for _, leaf := range []*x509.Certificate{early, late} {
+		for _, root := range []*x509.Certificate{first, second} {
+			pool := x509.NewCertPool()
+			pool.AddCert(root)
+			if _, err := leaf.Verify(x509.VerifyOptions{Roots: pool, CurrentTime: half.Add(time.Hour)}); err != nil {
+				t.Errorf("with the other root: %v", err)
+			}
+		}
+	}
+	last := issue(t, ca, Request{Role: RoleServer, Name: "a"}, later)
+	if _, err := NewVerifier(agent, at(later)).Verify([]*x509.Certificate{last}, RoleServer); err != nil {
+		t.Errorf("by an agent that holds the first certificate, which has ended: %v", err)
 	}
 }
 
@@ -259,6 +314,9 @@ func TestSourceRenews(t *testing.T) {
 	half := now.Add(DefaultTTL / 2)
 	if s.NeedsRenewal(half.Add(-time.Minute)) || !s.NeedsRenewal(half.Add(time.Minute)) {
 		t.Error("renewal is not at half of the life")
+	}
+	if s.NeedsRenewal(now.Add(-Backdate)) || !s.NeedsRenewal(now.Add(-Backdate-time.Minute)) {
+		t.Error("one from the future, and that one alone, is to be renewed at once")
 	}
 	first, err := s.GetClientCertificate(nil)
 	if err != nil {

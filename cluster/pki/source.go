@@ -132,7 +132,8 @@ func (s *Source) GetClientCertificate(*tls.CertificateRequestInfo) (*tls.Certifi
 }
 
 // NeedsRenewal reports whether half of the certificate's life after its issue
-// has passed. Without a certificate it is true.
+// has passed, or it was issued by a clock that was ahead and is not good yet.
+// Without a certificate it is true.
 func (s *Source) NeedsRenewal(now time.Time) bool {
 	leaf := s.Leaf()
 	return leaf == nil || NeedsRenewal(leaf, now)
@@ -144,7 +145,7 @@ func NeedsRenewal(cert *x509.Certificate, now time.Time) bool {
 	if !issued.Before(cert.NotAfter) { // shorter than the backdating: only the end counts
 		issued = cert.NotBefore
 	}
-	return now.After(issued.Add(cert.NotAfter.Sub(issued) / 2))
+	return now.Before(cert.NotBefore) || now.After(issued.Add(cert.NotAfter.Sub(issued)/2))
 }
 
 // PEM is the current certificate, without the CA's, and the key.

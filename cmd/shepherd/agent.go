@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -19,9 +20,6 @@ import (
 
 // agentDir is where the agent's certificate is, below DATA.
 const agentDir = "agent"
-
-// renewInterval is how often an agent looks at its certificate.
-const renewInterval = time.Hour
 
 // runAgent joins if needed and runs the agent until ctx ends.
 func runAgent(ctx context.Context, s *settings, logger hclog.Logger) (err error) {
@@ -48,7 +46,13 @@ func runAgent(ctx context.Context, s *settings, logger hclog.Logger) (err error)
 	if err != nil {
 		return err
 	}
-	go renewAgent(ctx, home, verifier, cfg.Servers, logger)
+	var renewal sync.WaitGroup
+	defer renewal.Wait() // before the directory is given up
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	renewal.Go(func() {
+		home.KeepRenewed(ctx, cluster.Joiner{Logger: logger.Named("renew")}, verifier, a.Servers)
+	})
 	logger.Info("agent started", "node", cfg.NodeName, "servers", cfg.Servers)
 	if err := a.Run(ctx.Done()); err != nil {
 		return err
@@ -124,30 +128,6 @@ func awaitFile(ctx context.Context, path string) error {
 		case <-tick.C:
 		case <-ctx.Done():
 			return ctx.Err()
-		}
-	}
-}
-
-// renewAgent renews the certificate at half of its life, until ctx ends.
-func renewAgent(ctx context.Context, home *cluster.AgentHome, verifier *pki.Verifier, servers []string, logger hclog.Logger) {
-	tick := time.NewTicker(renewInterval)
-	defer tick.Stop()
-	for {
-		if home.Source.NeedsRenewal(time.Now()) {
-			attempt, cancel := context.WithTimeout(ctx, time.Minute)
-			j := &cluster.Joiner{Servers: servers, Logger: logger.Named("renew")}
-			err := j.Renew(attempt, verifier, home.Source)
-			cancel()
-			if err != nil && ctx.Err() == nil {
-				logger.Warn("the certificate was not renewed; it is tried again", "valid until", home.Source.Leaf().NotAfter, "error", err)
-			} else if err == nil {
-				logger.Info("the certificate was renewed", "valid until", home.Source.Leaf().NotAfter)
-			}
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
 		}
 	}
 }

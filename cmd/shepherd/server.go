@@ -253,6 +253,7 @@ func (srv *server) startAPI() (err error) {
 		Handler: split(own, srv.api), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 3 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: srv.logger.Named("http").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
+	cluster.KeepFresh(srv.http, srv.now)
 	// All watches of a client share one connection.
 	if err := http2.ConfigureServer(srv.http, &http2.Server{MaxConcurrentStreams: 2000, ReadIdleTimeout: 30 * time.Second}); err != nil {
 		return fmt.Errorf("configure HTTP/2: %w", err)

@@ -17,8 +17,12 @@ import (
 // looked at. Looking costs next to nothing, writing happens on a change.
 const upkeepInterval = 500 * time.Millisecond
 
-// tokenInterval is the same for the join tokens.
-const tokenInterval = time.Minute
+// tokenInterval is the same for the join tokens, and tokenLooks how often they
+// are looked at within their life at least.
+const (
+	tokenInterval = time.Minute
+	tokenLooks    = 20
+)
 
 // errUpkeep is why a server is not ready before its files are there.
 var errUpkeep = errors.New("the server is still starting")
@@ -160,7 +164,7 @@ func (srv *server) upkeepOnce(ctx context.Context, tokens *time.Time) error {
 	if srv.node.Ready() != nil {
 		return srv.node.Ready()
 	}
-	if time.Since(*tokens) < tokenInterval {
+	if time.Since(*tokens) < min(tokenInterval, s.TokenTTL/tokenLooks) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
