@@ -21,12 +21,12 @@ import (
 
 // credentials are a CA, and what it issues, for tests of the port and joins.
 type credentials struct {
-	t   *testing.T
+	t   testing.TB
 	ca  *pki.CA
 	now func() time.Time
 }
 
-func newCredentials(t *testing.T) *credentials {
+func newCredentials(t testing.TB) *credentials {
 	t.Helper()
 	ca, err := pki.NewCA(time.Now())
 	if err != nil {

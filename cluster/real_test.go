@@ -20,7 +20,7 @@ type realServer struct {
 	port          *Port
 }
 
-func (s *realServer) start(t *testing.T, bootstrap bool) {
+func (s *realServer) start(t testing.TB, bootstrap bool) {
 	t.Helper()
 	address := s.addr
 	if address == "" {
@@ -52,7 +52,7 @@ func (s *realServer) start(t *testing.T, bootstrap bool) {
 	app.node.Store(s.node)
 }
 
-func (s *realServer) stop(t *testing.T) {
+func (s *realServer) stop(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -77,7 +77,7 @@ func (s *realServer) put(ctx context.Context, key, value string) error {
 }
 
 // eventually polls with the levels' own events; it never sleeps for long.
-func eventually(t *testing.T, what string, n *Node, f func() bool) {
+func eventually(t testing.TB, what string, n *Node, f func() bool) {
 	t.Helper()
 	deadline := time.After(20 * time.Second)
 	tick := time.NewTicker(5 * time.Millisecond)
