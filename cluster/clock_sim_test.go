@@ -16,6 +16,7 @@ func (h *simHost) jump(d time.Duration) { h.wrong.Add(int64(d)) }
 // by a day, forth and back, alone and together with all others. Nobody holds an
 // election, the ages of nodes do not move, and cluster time goes on as time does.
 func TestClockJumpsElectNobodyAndKillNoNode(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatched(t, 1, 3, nil)
 		defer w.stop()

@@ -21,6 +21,7 @@ var (
 )
 
 func TestThreeServersElectForwardAndRead(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, 3, nil)
 		defer c.stop()
@@ -58,6 +59,7 @@ func testFaults(t *testing.T, size, seeds int) {
 	for i := range seeds {
 		seed := *simFirst + int64(i)
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
 			rec := &recorder{appended: make(map[string]bool)}
 			var list string
 			synctest.Test(t, func(t *testing.T) {
@@ -216,6 +218,7 @@ func waitLeading(n *Node, d time.Duration) bool {
 // TestLeaderCrashUnderWrites: requests that wait when the leader dies go to the
 // next one by themselves, and every one of them succeeds.
 func TestLeaderCrashUnderWrites(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 5, 3, nil)
 		defer c.stop()
@@ -271,6 +274,7 @@ func splitWords(b []byte) (words []string) {
 }
 
 func TestForwardWithoutLeaderEndsInTime(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 6, 3, nil)
 		defer c.stop()

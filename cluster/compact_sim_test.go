@@ -31,6 +31,7 @@ func (s *countedSnapshots) Create(v raft.SnapshotVersion, index, term uint64, c 
 // behind the truncated log gets one snapshot while writes go on, drops its old
 // log, and has no gap in the new one.
 func TestLaggardCatchesUpInOneTransfer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var installed atomic.Int64
 		c := newSimCluster(t, 4, 3, func(cfg *Config) {

@@ -120,6 +120,7 @@ func TestMutePeersAreReplaced(t *testing.T) {
 	for _, size := range []int{3, 5} {
 		for _, way := range []string{"both", "in", "out"} {
 			t.Run(fmt.Sprintf("%s of %d", way, size), func(t *testing.T) {
+				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					w := newWatched(t, 1, size, nil)
 					defer w.stop()
@@ -165,6 +166,7 @@ func TestOneFollowerAloneDoesNotElect(t *testing.T) {
 	for _, size := range []int{3, 5} {
 		for _, protocols := range [][]string{{"link"}, {"link", "raft"}, {}} {
 			t.Run(fmt.Sprint(size, protocols), func(t *testing.T) {
+				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					w := newWatched(t, 2, size, nil)
 					defer w.stop()
@@ -245,6 +247,7 @@ func TestTwoOfFiveDieAtOnce(t *testing.T) {
 
 // TestDetectorCanBeTurnedOff: then Raft's timers do it.
 func TestDetectorCanBeTurnedOff(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatched(t, 4, 3, func(cfg *Config) { cfg.FailureDetector = false })
 		defer w.stop()
@@ -263,6 +266,7 @@ func TestDetectorCanBeTurnedOff(t *testing.T) {
 // TestReturningPeerIsServedAtOnce: a follower was away for so long that Raft
 // would wait for seconds before it tries again. It is needed right after.
 func TestReturningPeerIsServedAtOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatched(t, 5, 3, nil)
 		defer w.stop()

@@ -35,6 +35,7 @@ func TestElectNeverBlocks(t *testing.T) {
 		"the transport is closed": {yes, func(<-chan raft.RPC) {}, true, raft.ErrTransportShutdown},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				tr := NewTransport(silentLayer{newSimNet(1).listen("raft", "a:1")}, time.Second, nil)
 				if c.close {
@@ -59,6 +60,7 @@ func TestElectNeverBlocks(t *testing.T) {
 // TestElectIsWithdrawn: what was allowed when Raft was busy must still be when
 // it takes the call.
 func TestElectIsWithdrawn(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tr := NewTransport(silentLayer{newSimNet(1).listen("raft", "a:1")}, time.Second, nil)
 		defer tr.Close()
@@ -105,6 +107,7 @@ func TestVotesAreRetried(t *testing.T) {
 // TestTransportKeepsPreVote: Raft turns pre-vote off without a word if the
 // transport does not have it.
 func TestTransportKeepsPreVote(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tr := NewTransport(silentLayer{newSimNet(1).listen("raft", "a:1")}, time.Second, nil)
 		defer tr.Close()

@@ -76,7 +76,10 @@ func mustWrite(t *testing.T, c *simCluster, via *simHost, key string) {
 // or broken for a while.
 func TestFullDisk(t *testing.T) {
 	for _, why := range []error{syscall.ENOSPC, syscall.EROFS, syscall.EIO} {
-		t.Run(why.Error(), func(t *testing.T) { testFullDisk(t, why) })
+		t.Run(why.Error(), func(t *testing.T) {
+			t.Parallel()
+			testFullDisk(t, why)
+		})
 	}
 }
 
@@ -143,6 +146,7 @@ func testFullDisk(t *testing.T, why error) {
 
 // TestStopWithFullDisk stops servers whose Raft waits for its disk.
 func TestStopWithFullDisk(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		full, tune := fullDisks(syscall.ENOSPC)
 		c := newSimCluster(t, 2, 3, tune)

@@ -18,6 +18,7 @@ import (
 // takes long, many small ones, one too large for the stream. Each gets its own
 // answer as soon as that is known, and a stream that breaks is replaced.
 func TestForwardStreamHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		slow := make(chan struct{})
 		var handled atomic.Int64

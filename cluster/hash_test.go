@@ -80,6 +80,7 @@ func (w *watched) refuses(h *simHost) {
 func TestReplicaThatDiffersStops(t *testing.T) {
 	for _, lead := range []bool{false, true} {
 		t.Run(fmt.Sprint("leads=", lead), func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w, lies := newWithLiars(t, 3)
 				defer w.stop()
@@ -125,6 +126,7 @@ func TestReplicaThatDiffersStops(t *testing.T) {
 // TestDifferenceWithoutMajorityIsSaid: of two that differ nobody knows who is
 // right, so both serve and say it.
 func TestDifferenceWithoutMajorityIsSaid(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, lies := newWithLiars(t, 2)
 		defer w.stop()

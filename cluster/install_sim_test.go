@@ -15,6 +15,7 @@ import (
 // TestLateSnapshotIsRefused sends a follower a snapshot that was long under
 // way: the state does not go back, the log stays, and the call is read to its end.
 func TestLateSnapshotIsRefused(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 5, 3, nil)
 		defer c.stop()

@@ -42,6 +42,7 @@ func isAbout(d, want time.Duration) bool {
 // leader knows at once how long ago the agent was heard, and that the other
 // agent lives: no amnesty for the one, no alarm for the other.
 func TestAgesOutliveTheLeader(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, 3, nil)
 		defer c.stop()
@@ -75,6 +76,7 @@ func TestAgesOutliveTheLeader(t *testing.T) {
 // answer, as one that is stopped. The first reconcile of the next one's node
 // controller asks for ages, and waits for those that answer.
 func TestAgesDoNotWaitForAStoppedServer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatched(t, 1, 3, nil)
 		defer w.stop()
@@ -91,6 +93,7 @@ func TestAgesDoNotWaitForAStoppedServer(t *testing.T) {
 }
 
 func TestAgesHoldUnheardNodesAndUptime(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 2, 1, nil)
 		defer c.stop()
@@ -124,6 +127,7 @@ func TestAgesHoldUnheardNodesAndUptime(t *testing.T) {
 }
 
 func TestHeartbeatNeedsAMajority(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, 3, nil)
 		defer c.stop()
@@ -154,6 +158,7 @@ func TestHeartbeatNeedsAMajority(t *testing.T) {
 }
 
 func TestHandlerServesWhoMayAsk(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 4, 3, func(cfg *Config) {
 			cfg.Agent = func(r *http.Request) (string, bool) { return r.Header.Get("X-Node"), r.Header.Get("X-Node") != "" }

@@ -15,6 +15,7 @@ import (
 // alone would keep gigabytes: snapshots come when bytes say so, and a follower
 // that missed a few still catches up by the log.
 func TestLogOfLargeEntriesStaysSmall(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const entry, trailing, between = 32 << 10, 512 << 10, 1 << 20
 		var installed atomic.Int64

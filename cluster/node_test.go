@@ -42,6 +42,7 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 }
 
 func TestStorageSaysWhyItCannotBeOpened(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // the wait for the lock is simulated
 		cfg := Config{ID: "s1-00000001", DataDir: filepath.Join(t.TempDir(), "data"), SnapshotsKept: 2}
 		if has, err := HasState(cfg.DataDir); has || err != nil {
@@ -83,6 +84,7 @@ func TestStorageSaysWhyItCannotBeOpened(t *testing.T) {
 }
 
 func TestNewReleasesEverythingWhenItFails(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		network := newSimNet(1)
 		cfg := DefaultConfig()
@@ -98,6 +100,7 @@ func TestNewReleasesEverythingWhenItFails(t *testing.T) {
 }
 
 func TestProposeChecksTheLeaderAndTerm(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewRegistry()
 		c := newSimCluster(t, 1, 3, func(cfg *Config) {
@@ -156,6 +159,7 @@ func TestProposeChecksTheLeaderAndTerm(t *testing.T) {
 }
 
 func TestMembership(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, 3, nil)
 		defer c.stop()
@@ -208,6 +212,7 @@ func TestMembership(t *testing.T) {
 // TestShutdownHandsLeadershipOver: an orderly stop of the leader costs no
 // election timeout.
 func TestShutdownHandsLeadershipOver(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, 3, nil)
 		defer c.stop()
@@ -238,6 +243,7 @@ func TestShutdownHandsLeadershipOver(t *testing.T) {
 // TestUnknownEntryStopsTheReplica: going on without it would make replicas
 // differ.
 func TestUnknownEntryStopsTheReplica(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, 1, nil)
 		defer c.stop()
@@ -257,6 +263,7 @@ func TestUnknownEntryStopsTheReplica(t *testing.T) {
 }
 
 func TestHandlerPanicIsAnAnswer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, 3, func(cfg *Config) {
 			inner := cfg.Handler

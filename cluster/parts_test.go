@@ -16,6 +16,7 @@ import (
 // TestRoundsAreSharedAndBeginLater: who asks while a round runs must not get
 // its answer, and all who ask meanwhile share the next one.
 func TestRoundsAreSharedAndBeginLater(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var begun atomic.Uint64
 		var all tasks
@@ -46,6 +47,7 @@ func TestRoundsAreSharedAndBeginLater(t *testing.T) {
 }
 
 func TestClockNeverGoesBack(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newClock(fsm.New(fsm.DefaultConfig()))
 		ahead := time.Now().Add(time.Hour).UTC()
@@ -81,6 +83,7 @@ func (rejected) Response() *raft.AppendEntriesResponse {
 }
 
 func TestPipelineEndsWithItsFirstFailure(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		inner := &stuckPipeline{answers: make(chan raft.AppendFuture, 1), closed: make(chan struct{})}
 		p := newPipeline(inner)

@@ -14,6 +14,7 @@ import (
 // TestRemoveKeepsQuorum: a removal after which too few voters would answer is
 // refused and changes nothing; that of a dead server is not.
 func TestRemoveKeepsQuorum(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, 3, nil)
 		defer c.stop()
@@ -103,6 +104,7 @@ func TestRemovedServerIsQuiet(t *testing.T) {
 
 // A half-done removal leaves a member whose ID is reserved: it gets no vote.
 func TestPromoteSaysWhatIsLacking(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, 3, nil)
 		defer c.stop()

@@ -115,6 +115,7 @@ func (s *sealedCluster) put(h *simHost, key, value string) {
 // TestSealedCluster: a new cluster seals from its first entry, a rotation changes
 // the key of all that follows, and all survives restarts from logs and snapshots.
 func TestSealedCluster(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSealedCluster(t, 1, seal.Begin(time.Now()), func(cfg *Config) {
 			cfg.SnapshotThreshold, cfg.TrailingLogs, cfg.Timing.Snapshot = 64, 1000, time.Second
@@ -162,6 +163,7 @@ func TestSealedCluster(t *testing.T) {
 // TestUpgradedClusterSeals: what an earlier version wrote stays readable, and
 // sealing begins by itself once every server can open it.
 func TestUpgradedClusterSeals(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var old sync.Map // names of the servers of the earlier version
 		c := newSealedCluster(t, 2, seal.Keys{}, func(cfg *Config) {
@@ -199,6 +201,7 @@ func TestUpgradedClusterSeals(t *testing.T) {
 // TestRotationNeedsEveryMember: with one down it is refused by name and nothing
 // changes; once that is back it goes through, with the key made the first time.
 func TestRotationNeedsEveryMember(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSealedCluster(t, 3, seal.Begin(time.Now()), nil)
 		defer c.stop()
@@ -235,6 +238,7 @@ func TestRotationNeedsEveryMember(t *testing.T) {
 // TestMissingKeyIsFetched: a server that lost its keys has them from the others,
 // from its snapshot on as well as for an entry.
 func TestMissingKeyIsFetched(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSealedCluster(t, 4, seal.Begin(time.Now()), func(cfg *Config) {
 			cfg.SnapshotThreshold, cfg.TrailingLogs, cfg.Timing.Snapshot = 16, 8, time.Second
@@ -259,6 +263,7 @@ func TestMissingKeyIsFetched(t *testing.T) {
 
 // TestNobodyHasTheKey: such a server does not serve, and says which key it lacks.
 func TestNobodyHasTheKey(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSealedCluster(t, 5, seal.Begin(time.Now()), nil)
 		defer c.stop()
@@ -285,6 +290,7 @@ func TestNobodyHasTheKey(t *testing.T) {
 // TestDamagedEntryHalts: a bit that flips on one server's disk stops that server
 // before it differs from the others.
 func TestDamagedEntryHalts(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSealedCluster(t, 6, seal.Begin(time.Now()), nil)
 		defer c.stop()

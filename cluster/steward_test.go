@@ -36,6 +36,7 @@ func (c *simCluster) drop(h *simHost) {
 // its name and address without a change of leader; one that still answers there
 // is never replaced.
 func TestRebuiltServerTakesItsPlace(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, 3, nil)
 		defer c.stop()
@@ -69,6 +70,7 @@ func TestRebuiltServerTakesItsPlace(t *testing.T) {
 // TestDeadMembersExpire: joiners that never came and servers that are long dead
 // go by themselves, but never below three voters.
 func TestDeadMembersExpire(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, 5, func(cfg *Config) {
 			cfg.DeadServerGrace, cfg.DeadJoinerGrace = time.Minute, 20*time.Second
@@ -105,6 +107,7 @@ func TestDeadMembersExpire(t *testing.T) {
 // TestHalfDoneRemovalIsFinished: the next leader finishes what the last one has
 // only announced.
 func TestHalfDoneRemovalIsFinished(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, 5, nil)
 		defer c.stop()
@@ -126,6 +129,7 @@ func TestHalfDoneRemovalIsFinished(t *testing.T) {
 // the joiners of each step at once, and the leader dies while two are joining.
 // Nothing that was acknowledged is lost or there twice.
 func TestGrowAndShrinkUnderWrites(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, 1, nil)
 		defer c.stop()

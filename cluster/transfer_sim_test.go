@@ -15,6 +15,7 @@ var transferCycles = flag.Int("sim.transfers", 50, "cycles of transfer and parti
 // TestTransferUnderPartition interrupts transfers of leadership by partitions:
 // a leader that comes out of it must never go on refusing writes.
 func TestTransferUnderPartition(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, 3, nil)
 		defer c.stop()

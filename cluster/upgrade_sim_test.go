@@ -88,6 +88,7 @@ func (c *simCluster) awaitLevel(level uint8) {
 // nothing that the others cannot apply. Once all are upgraded the level rises by
 // itself, and an older build is refused on that data.
 func TestNewerServerLeads(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 1, 3, nil)
 		defer c.stop()
@@ -151,6 +152,7 @@ func TestNewerServerLeads(t *testing.T) {
 // TestOldJoinerIsRefused: a server that cannot apply the cluster's commands does
 // not become a member, and with a newer build does.
 func TestOldJoinerIsRefused(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 2, 3, nil)
 		defer c.stop()
@@ -182,6 +184,7 @@ func TestOldJoinerIsRefused(t *testing.T) {
 // older build before the level rose does not start, though nothing in its log
 // says why.
 func TestPromiseComesBeforeTheLevel(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 3, 3, nil)
 		defer c.stop()
@@ -211,6 +214,7 @@ func TestPromiseComesBeforeTheLevel(t *testing.T) {
 // TestOldSnapshotReceiverHalts: a member whose build is too old, whatever let it
 // in, stops by the snapshot that it is sent.
 func TestOldSnapshotReceiverHalts(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newSimCluster(t, 4, 3, func(cfg *Config) {
 			cfg.SnapshotThreshold, cfg.TrailingLogs, cfg.Timing.Snapshot = 16, 8, time.Second

@@ -118,6 +118,7 @@ func (w *withDisks) gaveUp() (names []string) {
 func TestLeaderWithHangingDiskGivesUp(t *testing.T) {
 	for _, size := range []int{3, 5} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newWithDisks(t, size)
 				defer w.stop()
@@ -144,6 +145,7 @@ func TestLeaderWithHangingDiskGivesUp(t *testing.T) {
 func TestSlowDisksEverywhereAreNoReasonToGiveUp(t *testing.T) {
 	for _, hang := range []int{2, 3} { // so that no majority is left
 		t.Run(fmt.Sprint(hang, " of 3"), func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newWithDisks(t, 3)
 				defer w.stop()
@@ -176,6 +178,7 @@ func TestSlowDisksEverywhereAreNoReasonToGiveUp(t *testing.T) {
 
 // TestLeaderWithoutQuorumAndDiskDoesNotEnd: there is nobody to go on.
 func TestLeaderWithoutQuorumAndDiskDoesNotEnd(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWithDisks(t, 3)
 		defer w.stop()
@@ -197,6 +200,7 @@ func TestLeaderWithoutQuorumAndDiskDoesNotEnd(t *testing.T) {
 
 // TestStalledFollowerCatchesUp: within 10 s, under the same leader.
 func TestStalledFollowerCatchesUp(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWithDisks(t, 3)
 		defer w.stop()

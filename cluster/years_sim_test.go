@@ -332,6 +332,7 @@ func (c *oldCluster) check(w *worker) {
 // real ones, files are on disk, and nothing may end at any moment but what
 // somebody has copied away.
 func TestTwoYearsWithoutARestart(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newOldCluster(t, 12*time.Hour)
 		known := []string{c.servers[0].addr}
@@ -363,6 +364,7 @@ func TestTwoYearsWithoutARestart(t *testing.T) {
 // TestTheCAOutlivesItsCertificate lives through the end of the first certificate
 // of the CA, and the agent keeps what it was given when it joined.
 func TestTheCAOutlivesItsCertificate(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newOldCluster(t, 5*day)
 		pin := c.servers[0].home.CA.Pin()

@@ -31,7 +31,7 @@ var tiers = []tier{
 	{"1 controllers", []string{"-race", "./controllers/..."}},
 	{"2 state machine", []string{"-race", "./fsm/...", "./cluster/pki/..."}},
 	{"3 simulation under the race detector", []string{"-race", "./cluster", "-sim.seeds=8"}},
-	{"5 histories of the simulated API", []string{"./scripts/histories", "-seeds=500"}},
+	{"5 histories of the simulated API", []string{"./scripts/histories", "-seeds=100"}},
 	{"4 processes", []string{"./cmd/shepherd/...", "./scripts/agents/..."}},
 	{"6 agent and namespaces", []string{"-race", "./agent/...", "./scripts/machines/..."}},
 	{"6 clients and real pods", []string{"./scripts/e2e/..."}},
