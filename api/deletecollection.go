@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -84,7 +85,7 @@ func (s *Server) runCollection(ctx context.Context, w *write) *wire.Response {
 // is none of the request's: nobody's new object is lost to a resend.
 func (c *collection) choose() (done []*fsm.Object, err error) {
 	w := c.base
-	if _, leading := c.s.cfg.Consensus.Leadership(); !leading {
+	if term, leading := c.s.cfg.Consensus.Leadership(); !leading || term != c.req.Term {
 		c.notLeader = true
 		return nil, nil
 	}
@@ -177,7 +178,7 @@ func (c *collection) removeOne(ctx context.Context, target *fsm.Object) (after *
 	w.id = w.id.WithSub("delete/" + target.UID)
 	for range c.s.cfg.Write.MaxPlans {
 		term, leading := c.s.cfg.Consensus.Leadership()
-		if !leading {
+		if !leading || term != c.req.Term {
 			return nil, false, errNotLeading
 		}
 		v := c.s.cfg.Store.View()
@@ -193,7 +194,7 @@ func (c *collection) removeOne(ctx context.Context, target *fsm.Object) (after *
 		}
 		result, err := c.s.cfg.Consensus.Propose(ctx, fsm.Command{ID: w.id, Term: term, Pre: p.pre, Ops: p.ops})
 		switch {
-		case err != nil && ctx.Err() != nil:
+		case err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)):
 			return nil, true, apierrors.NewTimeoutError("not all objects of the collection could be deleted in time", 0)
 		case err != nil || result.Code == fsm.StaleTerm:
 			return nil, false, errNotLeading

@@ -121,8 +121,10 @@ func (c *single) ReadIndex(ctx context.Context) error { return ctx.Err() }
 // Forward sends the request through its wire form, and again while there is
 // no leader's answer.
 func (c *single) Forward(ctx context.Context, req *wire.Request) (*wire.Response, error) {
-	for range 5 {
-		sent, err := wire.DecodeRequest(wire.EncodeRequest(req))
+	for attempt := range 5 {
+		one := *req
+		one.Term, one.Attempt = c.term, uint64(attempt+1)
+		sent, err := wire.DecodeRequest(wire.EncodeRequest(&one))
 		if err != nil {
 			return nil, err
 		}

@@ -2,11 +2,11 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"runtime/debug"
 	"strconv"
-	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -15,95 +15,24 @@ import (
 	"github.com/shepherd-project/shepherd/fsm"
 )
 
-// flight is one request in the hands of the leader's half.
-type flight struct {
-	done chan struct{}
-	resp *wire.Response // set before done is closed
-}
-
-// flights sees to it that there is one handler per request ID: a resend joins
-// the handler that is already at work. It is safe for concurrent use.
-type flights struct {
-	mu      sync.Mutex
-	running map[fsm.RequestID]*flight // guarded by mu
-}
-
-// join returns the flight of the ID and whether the caller has to fly it.
-func (f *flights) join(id fsm.RequestID) (*flight, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if running, ok := f.running[id]; ok {
-		return running, false
-	}
-	started := &flight{done: make(chan struct{})}
-	f.running[id] = started
-	return started, true
-}
-
-func (f *flights) land(id fsm.RequestID, fl *flight, resp *wire.Response) {
-	fl.resp = resp
-	f.mu.Lock()
-	delete(f.running, id)
-	f.mu.Unlock()
-	close(fl.done)
-}
-
-// any returns one of the flights, or nil.
-func (f *flights) any() *flight {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, fl := range f.running {
-		return fl
-	}
-	return nil
-}
-
-// WaitWrites returns once the leader's half has no request in its hands, or
-// with the context's error. It is for the shutdown, when no more come in.
-func (s *Server) WaitWrites(ctx context.Context) error {
-	for fl := s.writes.flights.any(); fl != nil; fl = s.writes.flights.any() {
-		select {
-		case <-fl.done:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return nil
-}
-
 // HandleForwarded is the leader's half of a write: it authorises, decides and
 // proposes, and answers a request that was applied before with what it did
-// then. On a replica that does not lead, the answer is Response.NotLeader.
+// then. On a replica that does not lead in the copy's term, the answer is
+// Response.NotLeader. There must be one call for a request at a time, and none
+// for an earlier copy once a later one was answered.
 //
-// The context bounds only the wait for the answer: a caller that goes away
-// does not cancel a proposal, whose outcome a resend will find.
-func (s *Server) HandleForwarded(ctx context.Context, req *wire.Request) *wire.Response {
-	id := fsm.RequestID{Nonce: req.Nonce, Birth: req.Birth}
-	fl, first := s.writes.flights.join(id)
-	if first {
-		go s.fly(context.WithoutCancel(ctx), id, fl, req)
-	}
-	select {
-	case <-fl.done:
-		return fl.resp
-	case <-ctx.Done():
-		return s.errorResponse(req, apierrors.NewTimeoutError("the leader has not finished in time, the change may or may not have been made", 1))
-	}
-}
-
-func (s *Server) fly(ctx context.Context, id fsm.RequestID, fl *flight, req *wire.Request) {
+// A context that ends does not take a proposal back.
+func (s *Server) HandleForwarded(ctx context.Context, req *wire.Request) (resp *wire.Response) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Write.DecisionTimeout)
 	defer cancel()
-	var resp *wire.Response
 	defer func() {
 		if p := recover(); p != nil {
 			s.metrics.panics.Inc()
 			s.logger.Error("panic in a write", "method", req.Method, "path", req.Path, "panic", p, "stack", string(debug.Stack()))
 			resp = s.errorResponse(req, apierrors.NewInternalError(fmt.Errorf("panic: %v", p)))
 		}
-		s.writes.flights.land(id, fl, resp)
 	}()
-	resp = s.handleWrite(ctx, id, req)
+	return s.handleWrite(ctx, fsm.RequestID{Nonce: req.Nonce, Birth: req.Birth}, req)
 }
 
 // handleWrite takes a request apart and runs its decision to an outcome.
@@ -127,7 +56,7 @@ func (s *Server) handleWrite(ctx context.Context, id fsm.RequestID, req *wire.Re
 func (s *Server) runWrite(ctx context.Context, w *write) *wire.Response {
 	for round := 0; round < s.cfg.Write.MaxPlans; round++ {
 		term, leading := s.cfg.Consensus.Leadership()
-		if !leading {
+		if !leading || term != w.req.Term {
 			return &wire.Response{NotLeader: true}
 		}
 		v := s.cfg.Store.View()
@@ -146,8 +75,10 @@ func (s *Server) runWrite(ctx context.Context, w *write) *wire.Response {
 		}
 		result, err := s.cfg.Consensus.Propose(ctx, fsm.Command{ID: w.id, Term: term, Pre: p.pre, Ops: p.ops})
 		switch {
-		case err != nil && ctx.Err() != nil:
-			return s.errorResponse(w.req, apierrors.NewTimeoutError("the change was proposed but not confirmed in time, it may or may not have been made", 1))
+		case err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)):
+			// It may yet be applied in this term, where no other copy can find
+			// out in time.
+			return s.errorResponse(w.req, apierrors.NewTimeoutError("the change was proposed but not confirmed in time, it may or may not have been made", 0))
 		case err != nil:
 			// Whether it was applied is not known here; the resend finds out.
 			s.logger.Debug("proposal failed", "method", w.req.Method, "path", w.req.Path, "error", err)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,6 +27,7 @@ func (f *fixture) request(method, path, body string) *wire.Request {
 		Nonce: id.Nonce, Birth: id.Birth, Method: method, Path: path, Body: []byte(body),
 		Header: map[string][]string{"Content-Type": {contentType}, "Accept": {typeJSON}},
 		User:   "admin", Groups: []string{groupMasters},
+		Term: f.consensus.term, Attempt: 1,
 	}
 }
 
@@ -105,66 +105,6 @@ func TestLostAnswerIsFoundByTheResend(t *testing.T) {
 	}
 }
 
-func TestConcurrentDuplicatesHaveOneHandler(t *testing.T) {
-	f := newFixture(t)
-	entered, release := make(chan struct{}), make(chan struct{})
-	var once sync.Once
-	f.consensus.setHooks(func(fsm.Command) error {
-		once.Do(func() { close(entered) })
-		<-release
-		return nil
-	}, nil)
-	before := f.consensus.count()
-	req := f.request("POST", configMaps, `{"metadata":{"generateName":"x-"}}`)
-	responses := make(chan *wire.Response, 8)
-	for range cap(responses) {
-		go func() { responses <- f.server.HandleForwarded(context.Background(), req) }()
-	}
-	<-entered
-	close(release)
-	var names = map[string]bool{}
-	for range cap(responses) {
-		resp := <-responses
-		if resp.Status != 201 {
-			t.Fatalf("got %d %s", resp.Status, resp.Body)
-		}
-		names[metaOf(t, resp).Name] = true
-	}
-	if len(names) != 1 || f.consensus.count() != before+1 {
-		t.Errorf("%d names, %d commands", len(names), f.consensus.count()-before)
-	}
-}
-
-func TestClientThatGoesAwayDoesNotCancelTheProposal(t *testing.T) {
-	f := newFixture(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	proposed, finished := make(chan struct{}), make(chan struct{})
-	f.consensus.setHooks(func(fsm.Command) error {
-		close(proposed)
-		<-finished
-		return nil
-	}, nil)
-	req := f.request("POST", configMaps, `{"metadata":{"name":"stays"}}`)
-	answer := make(chan *wire.Response)
-	go func() { answer <- f.server.HandleForwarded(ctx, req) }()
-	<-proposed
-	cancel()
-	if resp := <-answer; resp.Status != http.StatusGatewayTimeout {
-		t.Errorf("got %d", resp.Status)
-	}
-	if err := f.server.WaitWrites(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("a write is under way, but: %v", err)
-	}
-	close(finished)
-	if err := f.server.WaitWrites(context.Background()); err != nil {
-		t.Error(err)
-	}
-	if resp := f.server.HandleForwarded(context.Background(), req); resp.Status != 201 {
-		t.Errorf("the resend got %d %s", resp.Status, resp.Body)
-	}
-	f.want(f.do("GET", configMaps+"/stays", "", ""), 200, "stays")
-}
-
 func TestConflictIsPlannedAgain(t *testing.T) {
 	f := newFixture(t)
 	f.put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "busy"}, Data: map[string]string{"n": "0"}})
@@ -218,6 +158,12 @@ func TestOtherTermsAndReplicas(t *testing.T) {
 		t.Error("no Retry-After")
 	}
 	f.consensus.leading = true
+	f.unchanged(func() {
+		if resp := f.server.HandleForwarded(ctx, req); !resp.NotLeader {
+			t.Errorf("a copy that was sent to the leader of an earlier term got %d %s", resp.Status, resp.Body)
+		}
+	})
+	req.Term, req.Attempt = f.consensus.term, 2
 	if resp := f.server.HandleForwarded(ctx, req); resp.Status != 201 {
 		t.Errorf("got %d %s", resp.Status, resp.Body)
 	}

@@ -66,17 +66,14 @@ func (c *WriteConfig) Validate() error {
 	return nil
 }
 
-// writer is the state of a Server's write side: what the receiving half holds
-// in memory and what the leader's half has under way.
+// writer is the state of a Server's write side.
 type writer struct {
-	budget  byteBudget
-	flights flights
-	random  lockedSource
+	budget byteBudget
+	random lockedSource
 }
 
 func (w *writer) init(s *Server) {
 	w.budget.max = s.cfg.Write.MaxBufferedBytes
-	w.flights.running = make(map[fsm.RequestID]*flight)
 	w.random.r = s.cfg.Write.Rand
 }
 

@@ -124,8 +124,8 @@ func (d *detector) converse(ctx context.Context, p *peer) (answered bool, err er
 }
 
 // leaderSince is the peer that says it leads in that term or a later one, the
-// latest of them; empty if none does.
-func (d *detector) leaderSince(term uint64) (leader raft.ServerID) {
+// latest of them, with its term; empty if none does.
+func (d *detector) leaderSince(term uint64) (leader raft.ServerID, its uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for id, p := range d.peers {
@@ -137,7 +137,7 @@ func (d *detector) leaderSince(term uint64) (leader raft.ServerID) {
 			leader, term = id, r.Term
 		}
 	}
-	return leader
+	return leader, term
 }
 
 // patience is how long opening a connection may take: no longer than until the

@@ -11,9 +11,9 @@ import (
 )
 
 // Forward brings a request to the leader and returns its answer. When the
-// leader changes, the wait ends at once and the same request, under the same
-// ID, goes to the next one; the leader's Handler makes sure that it takes
-// effect once. If the context ends, the request may still be carried out.
+// leader changes, the wait ends at once and another copy of the request, under
+// the same ID, goes to the next one; wire.Request tells how it takes effect
+// once. If the context ends, the request may still be carried out.
 //
 // It fails with ErrNoLeader after Timing.Forward, or with the context's error;
 // ErrAmbiguous is part of the error if a leader may have carried it out. The
@@ -35,7 +35,6 @@ func (n *Node) bring(ctx context.Context, req *wire.Request) (*wire.Response, er
 	}
 	bound, cancel := context.WithTimeout(ctx, n.timing.Forward)
 	defer cancel()
-	var encoded []byte
 	var last error
 	for sent := 0; ; {
 		l := n.destination()
@@ -52,13 +51,12 @@ func (n *Node) bring(ctx context.Context, req *wire.Request) (*wire.Response, er
 			n.pauseUnder(bound, l.changed, n.timing.Round)
 			continue
 		}
-		if !l.raft && encoded == nil {
-			encoded = wire.EncodeRequest(req)
-		}
 		if sent++; sent > 1 {
 			n.metrics.resends.Inc()
 		}
-		resp, err := n.forwardOnce(bound, l, req, encoded)
+		one := *req
+		one.Term, one.Attempt = l.term, uint64(sent)
+		resp, err := n.forwardOnce(bound, l, &one)
 		switch {
 		case err == nil && !resp.NotLeader:
 			if sent > 1 && resp.Status == http.StatusServiceUnavailable {
@@ -83,10 +81,10 @@ func (n *Node) destination() *level {
 	if l.leader != "" || n.disk.problem() == nil {
 		return l
 	}
-	id := n.detector.leaderSince(l.term)
+	id, term := n.detector.leaderSince(l.term)
 	for _, s := range n.servers() {
 		if s.ID == id {
-			return &level{term: l.term, leader: s.ID, address: s.Address, changed: l.changed}
+			return &level{term: term, leader: s.ID, address: s.Address, changed: l.changed}
 		}
 	}
 	return l
@@ -100,13 +98,14 @@ func forwardError(err error, sent int, last error) error {
 }
 
 // forwardOnce asks the leader of one level, for no longer than the level lasts.
-func (n *Node) forwardOnce(ctx context.Context, l *level, req *wire.Request, encoded []byte) (*wire.Response, error) {
-	switch {
-	case l.raft:
+func (n *Node) forwardOnce(ctx context.Context, l *level, req *wire.Request) (*wire.Response, error) {
+	if l.raft {
 		// lead itself ends when this server stops leading; that its state
 		// becomes complete is no reason to ask again.
 		return n.lead(ctx, req), nil
-	case len(encoded) <= maxStreamed:
+	}
+	encoded := wire.EncodeRequest(req)
+	if len(encoded) <= maxStreamed {
 		return n.links.forward(ctx, l.changed, string(l.address), encoded)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -124,16 +123,19 @@ func (n *Node) await(ctx context.Context, c <-chan struct{}) {
 	}
 }
 
-// lead is the leader's half of Forward: it waits until this server's state is
-// complete, runs the handler and makes sure that the answer came from a leader.
-// A server that does not lead refuses and sends nothing on.
+// lead is the leader's half of Forward: it waits until this server leads in
+// the term that the copy was sent to, with its state complete, runs the handler
+// and makes sure that the answer came from a leader. A server that does not
+// lead in that term refuses and sends nothing on: what an earlier term has
+// applied is in the state by now, and what it has not it never will.
 func (n *Node) lead(ctx context.Context, req *wire.Request) *wire.Response {
 	for {
 		l := n.level.Load()
 		switch {
-		case !l.raft || n.trust.problem() != nil || ctx.Err() != nil || n.ctx.Err() != nil:
+		case l.term > req.Term || l.term == req.Term && !l.raft,
+			n.trust.problem() != nil, ctx.Err() != nil, n.ctx.Err() != nil:
 			return &wire.Response{NotLeader: true}
-		case !l.leading:
+		case !l.leading || l.term < req.Term: // others hear of a new term before the level here
 			n.await(ctx, l.changed)
 			continue
 		}
@@ -141,25 +143,14 @@ func (n *Node) lead(ctx context.Context, req *wire.Request) *wire.Response {
 	}
 }
 
+// leadIn waits for the request's flight, and begins it if there is none.
 func (n *Node) leadIn(ctx context.Context, term uint64, req *wire.Request) *wire.Response {
-	select {
-	case n.forwards <- struct{}{}:
-	default:
-		resp := failure(http.StatusServiceUnavailable, "ServiceUnavailable", "too many requests are being handled")
-		resp.Header["Retry-After"] = []string{"1"}
-		return resp
-	}
-	done := make(chan *wire.Response, 1)
-	// The handler outlives its client: what it has proposed goes on anyway.
-	handling, cancel := context.WithTimeout(n.ctx, n.timing.Forward)
-	if !n.tasks.run(func() {
-		defer func() { <-n.forwards }()
-		defer cancel()
-		done <- n.handle(handling, term, req)
-	}) {
-		cancel()
-		<-n.forwards
+	fl, first := n.flights.join(req)
+	if fl == nil {
 		return &wire.Response{NotLeader: true}
+	}
+	if first {
+		n.fly(fl, req)
 	}
 	for {
 		l := n.level.Load()
@@ -167,12 +158,36 @@ func (n *Node) leadIn(ctx context.Context, term uint64, req *wire.Request) *wire
 			return &wire.Response{NotLeader: true} // let the sender go on at once
 		}
 		select {
-		case resp := <-done:
-			return resp
+		case <-fl.done:
+			return fl.resp
 		case <-l.changed:
 		case <-ctx.Done():
 			return &wire.Response{NotLeader: true} // nobody reads it
 		}
+	}
+}
+
+// fly starts the handler. It outlives its client: what it has proposed goes on
+// anyway.
+func (n *Node) fly(fl *flight, req *wire.Request) {
+	select {
+	case n.forwards <- struct{}{}:
+	default:
+		resp := failure(http.StatusServiceUnavailable, "ServiceUnavailable", "too many requests are being handled")
+		resp.Header["Retry-After"] = []string{"1"}
+		n.flights.land(fl, resp)
+		return
+	}
+	ctx, cancel := context.WithTimeout(n.ctx, n.timing.Forward)
+	if !n.tasks.run(func() {
+		resp := n.handle(ctx, fl.of.term, req)
+		cancel()
+		<-n.forwards
+		n.flights.land(fl, resp)
+	}) {
+		cancel()
+		<-n.forwards
+		n.flights.land(fl, &wire.Response{NotLeader: true})
 	}
 }
 

@@ -44,6 +44,7 @@ type Node struct {
 	members   chan struct{}          // capacity one: full while somebody looks at the configuration and changes it
 	promotion chan struct{}          // kicks the promotion loop
 	forwards  chan struct{}          // slots of requests being handled
+	flights   *flights               // those requests
 
 	caughtUp atomic.Bool
 	draining atomic.Bool
@@ -94,6 +95,7 @@ func (n *Node) start() (err error) {
 	n.clock = newClock(n.store)
 	n.live = newLiveness()
 	n.forwards = make(chan struct{}, n.cfg.MaxForwards)
+	n.flights = newFlights(n.store.View)
 	n.batch = newBatcher(n)
 	n.links = newLinks(n.cfg.DialLink, n.timing.Transport)
 	if n.metrics, err = newMetrics(n); err != nil {

@@ -39,7 +39,7 @@ func (s *realServer) start(t testing.TB, bootstrap bool) {
 	}
 	dialer := &Dialer{Source: source, Verifier: verifier}
 	s.store = fsm.New(fsm.DefaultConfig())
-	app := &register{store: s.store, running: make(map[[16]byte]chan struct{})}
+	app := &register{store: s.store}
 	cfg := DefaultConfig()
 	cfg.ID, cfg.Name, cfg.Address, cfg.DataDir, cfg.Bootstrap = s.id, ServerName(s.id), s.addr, s.dir, bootstrap
 	cfg.Store, cfg.Handler = s.store, app.handle

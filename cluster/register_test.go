@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/shepherd-project/shepherd/api/wire"
@@ -17,42 +16,14 @@ type netConn = net.Conn
 
 // register is a small leader's half: registers with PUT (blind), CAS ("old new",
 // 409 if the value is another) and APPEND (adds a word). It does what the API
-// does with request IDs: look up the outcome, join a running twin, plan, propose,
-// plan again on a conflict.
+// does with request IDs: look up the outcome, plan, propose, plan again on a
+// conflict.
 type register struct {
 	node  atomic.Pointer[Node]
 	store *fsm.Store
-
-	mu      sync.Mutex
-	running map[[16]byte]chan struct{}
 }
 
 func (r *register) handle(ctx context.Context, req *wire.Request) *wire.Response {
-	for {
-		r.mu.Lock()
-		twin := r.running[req.Nonce]
-		if twin == nil {
-			done := make(chan struct{})
-			r.running[req.Nonce] = done
-			r.mu.Unlock()
-			defer func() {
-				r.mu.Lock()
-				delete(r.running, req.Nonce)
-				r.mu.Unlock()
-				close(done)
-			}()
-			return r.plan(ctx, req)
-		}
-		r.mu.Unlock()
-		select {
-		case <-twin:
-		case <-ctx.Done():
-			return &wire.Response{NotLeader: true}
-		}
-	}
-}
-
-func (r *register) plan(ctx context.Context, req *wire.Request) *wire.Response {
 	node := r.node.Load()
 	if node == nil {
 		return &wire.Response{NotLeader: true}
@@ -60,7 +31,7 @@ func (r *register) plan(ctx context.Context, req *wire.Request) *wire.Response {
 	id := fsm.RequestID{Nonce: req.Nonce, Birth: req.Birth}
 	for ctx.Err() == nil {
 		term, leading := node.Leadership()
-		if !leading {
+		if !leading || term != req.Term {
 			return &wire.Response{NotLeader: true}
 		}
 		view := r.store.View()

@@ -104,7 +104,7 @@ func (c *simCluster) tryStart(h *simHost, bootstrap bool) error {
 	bounds := fsm.DefaultConfig()
 	bounds.Level = uint8(h.level.Load())
 	store := fsm.New(bounds)
-	app := &register{store: store, running: make(map[[16]byte]chan struct{})}
+	app := &register{store: store}
 	cfg := DefaultConfig()
 	cfg.ID, cfg.Name, cfg.Address, cfg.Bootstrap, cfg.Store = h.id, h.name, h.addr, bootstrap, store
 	cfg.Log, cfg.Stable, cfg.Snapshots = h.log, h.log, h.snapshots

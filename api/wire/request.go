@@ -10,10 +10,19 @@ import (
 // replica draws Nonce once and sends the same Request again to the next leader
 // when the first one dies, so that it takes effect exactly once.
 //
+// Each time it is sent is a copy of its own, told apart by Term and Attempt. A
+// copy that was given up may still arrive, long after another was answered. If
+// the answer was a refusal, nothing is recorded of it; so the rule is that a
+// copy is carried out only by the leader it was sent to, in that term, and
+// only before a later copy has arrived there.
+//
 // A Request is not changed after it was handed to Forward.
 type Request struct {
 	Nonce [16]byte // drawn by the receiving replica, never zero
 	Birth uint64   // the store's revision when the nonce was drawn
+
+	Term    uint64 // of the leader that this copy is sent to; set by Forward
+	Attempt uint64 // of the request's copies, counted from 1; set by Forward
 
 	Method   string
 	Path     string
@@ -54,6 +63,8 @@ const (
 	reqUser
 	reqGroup
 	reqNode
+	reqTerm
+	reqAttempt
 )
 
 // EncodeRequest returns the binary form of r.
@@ -71,6 +82,8 @@ func EncodeRequest(r *Request) []byte {
 		e.item(reqGroup, []byte(g))
 	}
 	e.string(reqNode, r.Node)
+	e.uint(reqTerm, r.Term)
+	e.uint(reqAttempt, r.Attempt)
 	return e.b
 }
 
@@ -91,6 +104,9 @@ func DecodeRequest(b []byte) (*Request, error) {
 	if r.Method == "" || r.Path == "" {
 		return nil, malformed("request without method or path")
 	}
+	if r.Term == 0 || r.Attempt == 0 {
+		return nil, malformed("request without the term or the number of the attempt")
+	}
 	return r, nil
 }
 
@@ -98,10 +114,10 @@ func DecodeRequest(b []byte) (*Request, error) {
 // a table of setters.
 func (r *Request) set(f field) error {
 	want := protowire.BytesType
-	if f.n == reqBirth {
+	if f.n == reqBirth || f.n == reqTerm || f.n == reqAttempt {
 		want = protowire.VarintType
 	}
-	if f.n >= reqNonce && f.n <= reqNode {
+	if f.n >= reqNonce && f.n <= reqAttempt {
 		if err := f.is(want); err != nil {
 			return err
 		}
@@ -130,6 +146,10 @@ func (r *Request) set(f field) error {
 		r.Groups = append(r.Groups, string(f.data))
 	case reqNode:
 		r.Node = string(f.data)
+	case reqTerm:
+		r.Term = f.num
+	case reqAttempt:
+		r.Attempt = f.num
 	}
 	return nil
 }

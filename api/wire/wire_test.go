@@ -16,6 +16,7 @@ func sampleRequest() *Request {
 		Nonce: [16]byte{1, 2, 3}, Birth: 42, Method: "PATCH", Path: "/api/v1/namespaces/default/pods/web",
 		RawQuery: "fieldManager=x", Header: map[string][]string{"Accept": {"application/json", ""}, "Content-Type": {"application/merge-patch+json"}},
 		Body: []byte(`{"a":1}`), User: "system:node:w1", Groups: []string{"system:nodes", ""}, Node: "w1",
+		Term: 7, Attempt: 2,
 	}
 }
 
@@ -68,7 +69,7 @@ func TestRoundTrips(t *testing.T) {
 	roundTrip(t, &AgesReply{"s1-a", 4, time.Minute, ages}, EncodeAgesReply, DecodeAgesReply)
 	roundTrip(t, &LevelPromise{2}, EncodeLevelPromise, DecodeLevelPromise)
 	roundTrip(t, &TransferRequest{"s2"}, EncodeTransferRequest, DecodeTransferRequest)
-	roundTrip(t, &WatchReport{"s1-a", "i1", 7, 1, 6, 99, "s2-b", []PeerView{{"s2-b", "i2", true}, {"s3-c", "", false}}, 12, true, true}, EncodeWatchReport, DecodeWatchReport)
+	roundTrip(t, &WatchReport{"s1-a", "i1", 7, 1, 6, 99, "s2-b", []PeerView{{"s2-b", "i2", true}, {"s3-c", "", false}}, 12, true, true, true}, EncodeWatchReport, DecodeWatchReport)
 }
 
 func TestRequestBounds(t *testing.T) {
@@ -79,6 +80,8 @@ func TestRequestBounds(t *testing.T) {
 		"large body":    func(r *Request) { r.Body = make([]byte, MaxBody+1) },
 		"large message": func(r *Request) { r.Body = make([]byte, MaxMessage) },
 		"many groups":   func(r *Request) { r.Groups = make([]string, maxItems+1) },
+		"no term":       func(r *Request) { r.Term = 0 },
+		"no attempt":    func(r *Request) { r.Attempt = 0 },
 		"nameless header": func(r *Request) {
 			r.Header = map[string][]string{"": {"x"}}
 		},
@@ -98,9 +101,9 @@ func TestRequestBounds(t *testing.T) {
 // TestRequestEncodingIsFixed pins the format: servers of different versions
 // forward to each other.
 func TestRequestEncodingIsFixed(t *testing.T) {
-	r := &Request{Nonce: [16]byte{15: 1}, Birth: 2, Method: "GET", Path: "/", Header: map[string][]string{"B": {"2"}, "A": {"1"}}}
+	r := &Request{Nonce: [16]byte{15: 1}, Birth: 2, Method: "GET", Path: "/", Header: map[string][]string{"B": {"2"}, "A": {"1"}}, Term: 9, Attempt: 1}
 	want := "\x01" + "\x0a\x10" + "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01" + "\x10\x02" + "\x1a\x03GET" + "\x22\x01/" +
-		"\x32\x06\x0a\x01A\x12\x011" + "\x32\x06\x0a\x01B\x12\x012"
+		"\x32\x06\x0a\x01A\x12\x011" + "\x32\x06\x0a\x01B\x12\x012" + "\x58\x09" + "\x60\x01"
 	if got := string(EncodeRequest(r)); got != want {
 		t.Fatalf("got %q, want %q", got, want)
 	}

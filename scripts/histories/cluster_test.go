@@ -43,6 +43,8 @@ type server struct {
 	api       *api.Server
 	http      *http.Server
 	served    chan struct{} // closed when http.Serve has returned
+	// arrival, if set, is called with every request that comes to the handler.
+	arrival atomic.Pointer[func(*wire.Request)]
 	// between, if set, is called before every proposal of the API.
 	between atomic.Pointer[func(fsm.Command)]
 	// after, if set, sees every result before the API does.
@@ -116,6 +118,9 @@ func (s *simulation) start(h *host, bootstrap bool) {
 	var forwards atomic.Pointer[api.Server]
 	nc.Store = up.store
 	nc.Handler = func(ctx context.Context, req *wire.Request) *wire.Response {
+		if arrival := up.arrival.Load(); arrival != nil {
+			(*arrival)(req)
+		}
 		if handler := forwards.Load(); handler != nil {
 			return handler.HandleForwarded(ctx, req)
 		}

@@ -50,6 +50,21 @@ func (u *server) hold() (held <-chan struct{}, release func()) {
 	return stopped, func() { u.between.Store(nil); close(goOn) }
 }
 
+// holdArrival is hold for the next request that comes to the server's handler,
+// before it is looked at.
+func (u *server) holdArrival() (held <-chan struct{}, release func()) {
+	stopped, goOn := make(chan struct{}), make(chan struct{})
+	var taken atomic.Bool
+	f := func(*wire.Request) {
+		if taken.CompareAndSwap(false, true) {
+			close(stopped)
+			<-goOn
+		}
+	}
+	u.arrival.Store(&f)
+	return stopped, func() { u.arrival.Store(nil); close(goOn) }
+}
+
 // write is a request as a replica sends it to the leader.
 func (s *simulation) write(h *host, method, path, body string) *wire.Request {
 	id := fsm.NewRequestID(h.up.Load().store.View().Revision())
@@ -190,6 +205,33 @@ func TestGhostTwinsOnOneLeader(t *testing.T) {
 			t.Errorf("%d proposals, answers %d %s and %d %s", proposals.Load(), one.Status, one.Body, two.Status, two.Body)
 		}
 		if names := s.names(); len(names) != 1 {
+			t.Errorf("there are %v", names)
+		}
+	})
+}
+
+// TestGhostOfARefusedCreate: a copy of a create reaches its leader, which is
+// deposed before it looks at it. The next leader finds that the object exists,
+// and says so to the client; nothing is recorded of a refusal. When the first
+// leader is elected again and goes on, after somebody else has deleted the
+// object, it must not make it.
+func TestGhostOfARefusedCreate(t *testing.T) {
+	ghosts(t, nil, func(t *testing.T, s *simulation) {
+		ctx := t.Context()
+		old := s.awaitLeader()
+		other := s.others(old)[0]
+		s.must(s.send(ctx, other, "POST", configMaps, configMap("x", "first")), http.StatusCreated)
+		held, release := old.up.Load().holdArrival()
+		answer := make(chan reply, 1)
+		go func() { answer <- s.send(ctx, other, "POST", configMaps, configMap("x", "ghost")) }()
+		<-held
+		s.moveTo(other)
+		s.must(<-answer, http.StatusConflict)
+		s.moveTo(old)
+		s.must(s.send(ctx, other, "DELETE", configMaps+"/x", ""), http.StatusOK)
+		release()
+		time.Sleep(time.Second)
+		if names := s.names(); len(names) != 0 {
 			t.Errorf("there are %v", names)
 		}
 	})
