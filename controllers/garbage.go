@@ -15,14 +15,14 @@ import (
 // garbageBatch is how many objects one command removes or releases.
 const garbageBatch = 50
 
-// garbage is one pass over all objects and who owns them. Owners are known by
-// UID alone: a UID that is absent from a view will never come back, so a
-// deletion for that reason needs no precondition on the owner.
+// garbage is one pass over all objects. A UID that is absent from a view will
+// never come back, so a deletion for the loss of an owner needs no precondition
+// on it. There may be very many objects that own nothing and that nobody owns,
+// so only those that can matter are decoded.
 type garbage struct {
 	*world
 	plan       *plan
-	objects    []object
-	byUID      map[types.UID]object
+	objects    []object // that matter
 	dependents map[types.UID][]object
 }
 
@@ -30,12 +30,19 @@ type garbage struct {
 // orphaning deletions, releases reservations that nobody holds, and removes
 // events and pods that have had their time.
 func planGarbage(w *world) (*plan, error) {
-	g := &garbage{world: w, plan: &plan{}, byUID: map[types.UID]object{}, dependents: map[types.UID][]object{}}
+	g := &garbage{world: w, plan: &plan{}, dependents: map[types.UID][]object{}}
 	for _, kind := range resource.All() {
 		if kind.GroupResource() == resEvents {
 			continue // they own nothing and nobody owns them
 		}
 		for stored := range w.view.List(kind.GroupResource(), "") {
+			matters, err := concerns(kind, stored)
+			if err != nil {
+				return nil, err
+			}
+			if !matters {
+				continue
+			}
 			decoded, err := w.decoder.Decode(stored)
 			if err != nil {
 				return nil, err
@@ -45,7 +52,6 @@ func planGarbage(w *world) (*plan, error) {
 				continue // no such kind: every one has metadata
 			}
 			g.objects = append(g.objects, obj)
-			g.byUID[obj.GetUID()] = obj
 			for _, ref := range obj.GetOwnerReferences() {
 				g.dependents[ref.UID] = append(g.dependents[ref.UID], obj)
 			}
@@ -58,12 +64,27 @@ func planGarbage(w *world) (*plan, error) {
 		case obj.GetDeletionTimestamp() != nil && hasFinalizer(obj, metav1.FinalizerDeleteDependents):
 			g.foreground(obj)
 		case obj.GetDeletionTimestamp() == nil && len(obj.GetOwnerReferences()) > 0:
-			g.judge(obj)
+			if err := g.judge(obj); err != nil {
+				return nil, err
+			}
 		}
 	}
 	g.expirePods()
 	g.releaseReservations()
 	return g.plan, g.expireEvents()
+}
+
+// concerns tells the objects that have to be decoded: those that go, those that
+// are owned, and the kinds that hold reservations or that expire.
+func concerns(kind *resource.Kind, stored *fsm.Object) (bool, error) {
+	switch kind.GroupResource() {
+	case resNodes, resPods, resServices:
+		return true, nil
+	}
+	if stored.Deleting {
+		return true, nil
+	}
+	return resource.HasOwners(stored)
 }
 
 // kicksGarbage: only what leaves, or is about to, makes garbage.
@@ -82,34 +103,45 @@ const (
 	absent                  // the owner is gone
 )
 
-// stands classifies a reference of obj.
-func (g *garbage) stands(obj object, ref *metav1.OwnerReference) standing {
+// stands classifies a reference of obj. An owner is found by the name that the
+// reference gives, and known by its UID.
+func (g *garbage) stands(obj object, ref *metav1.OwnerReference) (standing, error) {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil {
-		return solid
+		return solid, nil
 	}
 	kind := resource.ByKind(gv.WithKind(ref.Kind))
 	if kind == nil || (kind.Namespaced && obj.GetNamespace() == "") {
-		return solid // not ours to judge
+		return solid, nil // not ours to judge
 	}
-	owner := g.byUID[ref.UID]
+	stored := g.view.Get(kind.Key(obj.GetNamespace(), ref.Name))
 	switch {
-	case owner == nil || (owner.GetNamespace() != "" && owner.GetNamespace() != obj.GetNamespace()):
-		return absent
-	case owner.GetDeletionTimestamp() != nil && hasFinalizer(owner, metav1.FinalizerDeleteDependents):
-		return waiting
+	case stored == nil || stored.UID != string(ref.UID):
+		return absent, nil
+	case !stored.Deleting:
+		return solid, nil
 	}
-	return solid
+	owner, err := g.decoder.Decode(stored)
+	if err != nil {
+		return solid, err
+	}
+	if going, ok := owner.(object); ok && hasFinalizer(going, metav1.FinalizerDeleteDependents) {
+		return waiting, nil
+	}
+	return solid, nil
 }
 
 // judge decides about an object by its owners: as long as one is solid it
 // stays, and loses its references to the others; without, it goes.
-func (g *garbage) judge(obj object) {
+func (g *garbage) judge(obj object) error {
 	count := map[standing]int{}
 	var keep []metav1.OwnerReference
 	refs := obj.GetOwnerReferences()
 	for i := range refs {
-		s := g.stands(obj, &refs[i])
+		s, err := g.stands(obj, &refs[i])
+		if err != nil {
+			return err
+		}
 		count[s]++
 		if s == solid {
 			keep = append(keep, refs[i])
@@ -126,6 +158,7 @@ func (g *garbage) judge(obj object) {
 	default:
 		g.plan.add((&change{}).delete(obj, g.now))
 	}
+	return nil
 }
 
 // deleteForeground deletes an object whose owner waits for it, and its own

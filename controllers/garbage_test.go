@@ -123,6 +123,40 @@ func TestOwnersAreJudgedByUID(t *testing.T) {
 	})
 }
 
+// TestGarbageOfOtherKinds: objects of kinds that are only looked at when they
+// have owners, or go.
+func TestGarbageOfOtherKinds(t *testing.T) {
+	bubble(t, func(t *testing.T, c *testCluster) {
+		owner := create(c, testPod("owner", nil))
+		config := func(name string, owners ...metav1.OwnerReference) *corev1.ConfigMap {
+			return create(c, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, OwnerReferences: owners}})
+		}
+		ref := metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: owner.Name, UID: owner.UID}
+		renamed := ref
+		renamed.Name = "another"
+		kept, lost, misnamed, nobodys := config("kept", ref), config("lost", metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "gone", UID: "gone"}), config("misnamed", renamed), config("nobodys")
+		before := c.decoder.Bytes()
+		c.plan(planGarbage)
+		if c.exists(lost) || c.exists(misnamed) || !c.exists(kept) || !c.exists(nobodys) {
+			t.Error("what has lost its owner goes, and nothing else")
+		}
+		one := c.decoder.Bytes() - before
+		for i := range 100 {
+			config(fmt.Sprint("more-", i))
+		}
+		before = c.decoder.Bytes()
+		c.settle(planGarbage)
+		if more := c.decoder.Bytes() - before; more > one {
+			t.Errorf("%d bytes of objects were decoded that nobody owns, %d for three that are owned", more, one)
+		}
+		remove(c, owner)
+		c.settle(planGarbage)
+		if c.exists(kept) {
+			t.Error("the dependent of a pod outlived it")
+		}
+	})
+}
+
 func TestWhatHasHadItsTimeIsRemoved(t *testing.T) {
 	bubble(t, func(t *testing.T, c *testCluster) {
 		c.config.FinishedPods = 2

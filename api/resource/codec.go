@@ -38,6 +38,7 @@ const (
 const (
 	objectMetadata          = 1
 	metadataResourceVersion = 6
+	metadataOwnerReferences = 13
 )
 
 // marshaler is what every generated protobuf type of Kubernetes has.
@@ -201,6 +202,46 @@ func eachBytesField(message []byte, do func(protowire.Number, []byte) error) err
 		}
 	}
 	return nil
+}
+
+// HasOwners reports whether a stored object has owner references. It does not
+// decode, so that all objects can be asked.
+func HasOwners(o *fsm.Object) (bool, error) {
+	_, raw, err := Open(o.Data)
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", o.Key, err)
+	}
+	metadata, err := bytesField(raw, objectMetadata)
+	if err == nil {
+		metadata, err = bytesField(metadata, metadataOwnerReferences)
+	}
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", o.Key, err)
+	}
+	return metadata != nil, nil
+}
+
+// bytesField returns the first field of that number, nil if there is none.
+func bytesField(message []byte, wanted protowire.Number) ([]byte, error) {
+	for len(message) > 0 {
+		number, wireType, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return nil, fmt.Errorf("%w: %w", ErrEnvelope, protowire.ParseError(n))
+		}
+		message = message[n:]
+		if number == wanted && wireType == protowire.BytesType {
+			value, n := protowire.ConsumeBytes(message)
+			if n < 0 {
+				return nil, fmt.Errorf("%w: %w", ErrEnvelope, protowire.ParseError(n))
+			}
+			return value, nil
+		}
+		if n = protowire.ConsumeFieldValue(number, wireType, message); n < 0 {
+			return nil, fmt.Errorf("%w: %w", ErrEnvelope, protowire.ParseError(n))
+		}
+		message = message[n:]
+	}
+	return nil, nil
 }
 
 // AppendItem appends the protobuf message of a stored object, with its
