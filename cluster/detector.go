@@ -210,7 +210,7 @@ func (d *detector) learn(r *wire.WatchReport) {
 // differs reports whether the judge could come to another verdict.
 func differs(a, b *wire.WatchReport) bool {
 	if a.Term != b.Term || a.State != b.State || a.LastTerm != b.LastTerm || a.LastIndex != b.LastIndex ||
-		a.Elect != b.Elect || a.Incarnation != b.Incarnation || len(a.Peers) != len(b.Peers) {
+		a.Elect != b.Elect || a.Incarnation != b.Incarnation || a.Behind != b.Behind || len(a.Peers) != len(b.Peers) {
 		return true
 	}
 	for i := range a.Peers {
@@ -224,7 +224,7 @@ func differs(a, b *wire.WatchReport) bool {
 // report is what this server tells its peers.
 func (d *detector) report() *wire.WatchReport {
 	n := d.node
-	r := &wire.WatchReport{ID: n.cfg.ID, Incarnation: d.incarnation, Term: n.raft.CurrentTerm(), State: uint64(n.raft.State())}
+	r := &wire.WatchReport{ID: n.cfg.ID, Incarnation: d.incarnation, Term: n.raft.CurrentTerm(), State: uint64(n.raft.State()), Behind: !n.caughtUp.Load()}
 	leader := n.level.Load().leader
 	contact := n.raft.LastContact()
 	now := time.Now()

@@ -31,11 +31,12 @@ type scene struct {
 	leader lostLeader
 	voters []string // IDs, this server's perhaps among them
 
-	self  string
-	term  uint64
-	state raft.RaftState
-	log   logEnd
-	fired bool // this server has stood for election in this matter already
+	self   string
+	term   uint64
+	state  raft.RaftState
+	log    logEnd
+	behind bool // this server's state is
+	fired  bool // this server has stood for election in this matter already
 
 	others map[string]testimony // by ID; who is not in it does not answer
 
@@ -47,17 +48,18 @@ type scene struct {
 
 // testimony is what another server says.
 type testimony struct {
-	lost  bool // it has lost the leader
-	hears bool // it hears the leader; neither, if it does not know
-	term  uint64
-	state raft.RaftState
-	log   logEnd
-	elect string // who it wants to lead: itself, if it is about to stand
+	lost   bool // it has lost the leader
+	hears  bool // it hears the leader; neither, if it does not know
+	term   uint64
+	state  raft.RaftState
+	log    logEnd
+	behind bool
+	elect  string // who it wants to lead: itself, if it is about to stand
 }
 
 // testify reads a report as a testimony about the leader.
 func testify(r *wire.WatchReport, leader lostLeader) testimony {
-	t := testimony{term: r.Term, state: raft.RaftState(r.State), log: logEnd{r.LastTerm, r.LastIndex}}
+	t := testimony{term: r.Term, state: raft.RaftState(r.State), log: logEnd{r.LastTerm, r.LastIndex}, behind: r.Behind}
 	if r.Term == leader.term {
 		t.elect = r.Elect
 	}
@@ -129,12 +131,24 @@ func (s *scene) end(id string) logEnd {
 	return s.others[id].log
 }
 
+// fitter is positive if a is to lead rather than b: with the longer log, which
+// alone can be elected, or else with a state that need not catch up first.
+func (s *scene) fitter(a, b string) int {
+	rank := func(id string) int {
+		if id == s.self && s.behind || id != s.self && s.others[id].behind {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(s.end(a).compare(s.end(b)), cmp.Compare(rank(a), rank(b)))
+}
+
 // arbitrate decides which of the witnesses stands for election.
 func (s *scene) arbitrate(witnesses []string) verdict {
 	first := slices.Min(witnesses)
 	arbiter := first
 	for _, id := range witnesses {
-		if c := s.end(id).compare(s.end(first)); c > 0 || c == 0 && first != arbiter && id < first {
+		if c := s.fitter(id, first); c > 0 || c == 0 && first != arbiter && id < first {
 			first = id
 		}
 	}
@@ -156,7 +170,7 @@ func (s *scene) arbitrate(witnesses []string) verdict {
 	case first == s.self && arbiter == s.self:
 		return verdict{decision: decideStand, reason: fmt.Sprintf("first of %d that have lost it", len(witnesses))}
 	case arbiter == s.self && s.now.Before(s.since().Add(s.patience)):
-		return verdict{decision: decideName, elect: first, reason: "it has the newest log", until: s.since().Add(s.patience)}
+		return verdict{decision: decideName, elect: first, reason: "it has the newest log, or need not catch up", until: s.since().Add(s.patience)}
 	case s.log.compare(s.end(first)) < 0:
 		return s.wait(witnesses, first, s.patience, first+" has a newer log")
 	default:
@@ -172,10 +186,10 @@ func (s *scene) since() time.Time {
 	return s.agreed
 }
 
-// wait lets the others go first, in the order of their logs, for a while.
+// wait lets the fitter ones go first for a while.
 func (s *scene) wait(witnesses []string, first string, extra time.Duration, why string) verdict {
 	order := slices.DeleteFunc(slices.Clone(witnesses), func(id string) bool { return id == first })
-	slices.SortFunc(order, func(a, b string) int { return cmp.Or(s.end(b).compare(s.end(a)), cmp.Compare(a, b)) })
+	slices.SortFunc(order, func(a, b string) int { return cmp.Or(s.fitter(b, a), cmp.Compare(a, b)) })
 	rank := slices.Index(order, s.self) + 1 // 0 if this server is the first
 	until := s.since().Add(extra + time.Duration(max(rank, 1))*s.standby)
 	if s.now.Before(until) {

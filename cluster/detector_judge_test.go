@@ -39,6 +39,13 @@ func (s *scene) says(id, elect string) {
 	s.others[id] = t
 }
 
+// behindA makes a one that has to catch up, as b sees it.
+func (s *scene) behindA() {
+	t := s.others["a"]
+	t.behind = true
+	s.others["a"] = t
+}
+
 // later lets time pass since a majority agreed.
 func (s *scene) later(d time.Duration) {
 	s.agreed = s.now
@@ -78,6 +85,12 @@ func TestJudge(t *testing.T) {
 			s.asB()
 			s.says("a", "b")
 		}, decideStand, "", 0},
+		{"this one has to catch up", func(s *scene) { s.behind = true }, decideName, "b", 500 * ms},
+		{"and the other one waits to be asked", func(s *scene) { s.asB(); s.behindA() }, decideWait, "", 60 * ms},
+		{"and stands when it is asked", func(s *scene) { s.asB(); s.behindA(); s.says("a", "b") }, decideStand, "", 0},
+		{"the other one has to catch up", func(s *scene) { s.b(func(t *testimony) { t.behind = true }) }, decideStand, "", 0},
+		{"both have to", func(s *scene) { s.behind = true; s.b(func(t *testimony) { t.behind = true }) }, decideStand, "", 0},
+		{"this one has to, with the longer log", func(s *scene) { s.behind = true; s.log.index++ }, decideStand, "", 0},
 		{"the one with the shorter log waits long", func(s *scene) { s.b(func(t *testimony) { t.log.index-- }); s.asB() }, decideWait, "", 560 * ms},
 		{"the first is a candidate", func(s *scene) { s.state, s.term = raft.Candidate, 8; s.asB() }, decideWait, "", 560 * ms},
 		{"it still is", func(s *scene) { s.state, s.term = raft.Candidate, 8; s.asB(); s.later(300 * ms) }, decideWait, "", 260 * ms},
@@ -114,14 +127,18 @@ func TestJudge(t *testing.T) {
 // their logs; the leader and one more may be dead.
 func TestJudgeOfFive(t *testing.T) {
 	voters := []string{"a", "b", "c", "d", "e"}
-	for mask := range 81 * 5 {
+	for mask := range 81 * 5 * 16 {
 		logs := map[string]logEnd{}
+		behind := map[string]bool{}
+		for i := range 4 {
+			behind[voters[i]] = mask/(81*5)>>i&1 == 1
+		}
 		for i, id, m := 0, "", mask; i < 4; i, m = i+1, m/3 {
 			id = voters[i]
 			logs[id] = logEnd{7, uint64(m % 3)}
 		}
 		gone := ""
-		if g := mask / 81; g < 4 {
+		if g := mask / 81 % 5; g < 4 {
 			gone = voters[g]
 		}
 		var stand, named []string
@@ -130,12 +147,12 @@ func TestJudgeOfFive(t *testing.T) {
 				continue
 			}
 			s := &scene{
-				leader: lostLeader{"e", 7, "e1"}, voters: voters, self: self, term: 7, log: logs[self], now: time.Unix(1, 0),
+				leader: lostLeader{"e", 7, "e1"}, voters: voters, self: self, term: 7, log: logs[self], behind: behind[self], now: time.Unix(1, 0),
 				others: map[string]testimony{}, standby: time.Millisecond, patience: 10 * time.Millisecond,
 			}
 			for _, id := range voters[:4] {
 				if id != self && id != gone {
-					s.others[id] = testimony{lost: true, term: 7, log: logs[id]}
+					s.others[id] = testimony{lost: true, term: 7, log: logs[id], behind: behind[id]}
 				}
 			}
 			switch v := judge(s); v.decision {
@@ -153,8 +170,12 @@ func TestJudgeOfFive(t *testing.T) {
 		}
 		for _, first := range append(stand, named...) {
 			for id, l := range logs {
-				if id != gone && l.compare(logs[first]) > 0 {
+				switch c := l.compare(logs[first]); {
+				case id == gone:
+				case c > 0:
 					t.Errorf("%v without %q: %s is first, %s has a longer log", logs, gone, first, id)
+				case c == 0 && behind[first] && !behind[id]:
+					t.Errorf("%v without %q: %s is first, %s need not catch up", logs, gone, first, id)
 				}
 			}
 		}

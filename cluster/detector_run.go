@@ -220,6 +220,7 @@ func (d *detector) scene(m *matter) *scene {
 	s := &scene{
 		leader: m.lostLeader, self: n.cfg.ID, term: n.raft.CurrentTerm(), state: n.raft.State(), fired: m.fired,
 		others: make(map[string]testimony), now: time.Now(), agreed: m.agreed, standby: n.timing.Standby, patience: d.forElection(),
+		behind: !n.caughtUp.Load(),
 	}
 	s.log.term, s.log.index = n.lastEntry()
 	for _, v := range voters(n.servers()) {

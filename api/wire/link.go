@@ -216,6 +216,7 @@ func EncodeWatchReport(r *WatchReport) []byte {
 	e.uint(9, r.Sequence)
 	e.bool(10, r.DiskHangs)
 	e.bool(11, r.DiskWorks)
+	e.bool(12, r.Behind)
 	return e.b
 }
 
@@ -235,7 +236,7 @@ func DecodeWatchReport(b []byte) (*WatchReport, error) {
 			r.Peers = append(r.Peers, p)
 			return nil
 		},
-		9: &r.Sequence, 10: &r.DiskHangs, 11: &r.DiskWorks,
+		9: &r.Sequence, 10: &r.DiskHangs, 11: &r.DiskWorks, 12: &r.Behind,
 	}))
 }
 

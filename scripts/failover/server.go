@@ -135,7 +135,8 @@ func (b *bench) connect(ctx context.Context, s *server, members int) error {
 	})
 }
 
-// healthy asks a server, and fails unless that many voters are well.
+// healthy asks a server, and fails unless that many voters are well and its own
+// state has caught up.
 func (b *bench) healthy(ctx context.Context, s *server, members int) (*wire.ClusterStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -155,6 +156,9 @@ func (b *bench) healthy(ctx context.Context, s *server, members int) (*wire.Clus
 	}
 	if well != members || st.Leader == "" {
 		return nil, fmt.Errorf("%d of %d voters are well: %s", well, members, data)
+	}
+	if ready, err := s.client.CoreV1().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx); err != nil {
+		return nil, fmt.Errorf("%s is not ready: %s, %w", s.name, ready, err)
 	}
 	return &st, nil
 }
