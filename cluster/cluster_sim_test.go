@@ -44,8 +44,8 @@ func TestThreeServersElectForwardAndRead(t *testing.T) {
 
 // TestFaults runs clients against a cluster to which everything happens that
 // the network and the power supply can do, and checks that their histories are
-// linearizable, that what was acknowledged is there once, and that all
-// replicas agree in the end. A goroutine that outlives the nodes fails it too.
+// linearizable, that what was acknowledged is there once, and that in the end all
+// replicas agree and every server serves every client. A goroutine that outlives the nodes fails it too.
 func TestFaults(t *testing.T) {
 	testFaults(t, 3, *simSeeds)
 }
@@ -65,9 +65,6 @@ func testFaults(t *testing.T, size, seeds int) {
 			synctest.Test(t, func(t *testing.T) {
 				list = runFaults(t, seed, size, rec)
 			})
-			if len(rec.ops) < 50 {
-				t.Errorf("only %d operations: the cluster hardly worked", len(rec.ops))
-			}
 			rec.check(t, list)
 		})
 	}
@@ -79,14 +76,15 @@ func runFaults(t *testing.T, seed int64, size int, rec *recorder) (list string) 
 		cfg.Timing.Snapshot = 2 * time.Second
 	})
 	defer c.stop()
-	stop := make(chan struct{})
+	whole := make(chan struct{})
 	var clients sync.WaitGroup
 	for i := range 5 {
-		clients.Go(func() { rec.client(c, i, rand.New(rand.NewSource(seed*100+int64(i))), stop) })
+		clients.Go(func() { rec.client(c, i, rand.New(rand.NewSource(seed*100+int64(i))), whole) })
 	}
 	faults(c, rand.New(rand.NewSource(seed)), *simTime)
-	c.net.heal()
-	close(stop)
+	c.heal()
+	c.waitLeader()
+	close(whole)
 	clients.Wait()
 	c.converge()
 	_, store := c.hosts[0].current()
@@ -141,10 +139,7 @@ func faults(c *simCluster, rng *rand.Rand, d time.Duration) {
 				}
 			}
 		default:
-			c.net.heal()
-			for _, h := range c.hosts {
-				c.restart(h)
-			}
+			c.heal()
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -86,12 +87,14 @@ func (r *recorder) add(client int, in registerOp, call int64, out registerOut) {
 	r.ops = append(r.ops, porcupine.Operation{ClientId: client, Input: in, Output: out, Call: call, Return: end})
 }
 
-// client does random operations, one after the other, at random servers.
-func (r *recorder) client(c *simCluster, id int, rng *rand.Rand, stop <-chan struct{}) {
+// client does random operations, one after the other, at random servers, until
+// the cluster is whole. Then every server must serve it.
+func (r *recorder) client(c *simCluster, id int, rng *rand.Rand, whole <-chan struct{}) {
 	last := ""
 	for seq := 0; ; seq++ {
 		select {
-		case <-stop:
+		case <-whole:
+			r.visit(c, id)
 			return
 		case <-time.After(time.Duration(rng.Intn(60)) * time.Millisecond):
 		}
@@ -130,7 +133,33 @@ func (r *recorder) client(c *simCluster, id int, rng *rand.Rand, stop <-chan str
 	}
 }
 
-func (r *recorder) write(ctx context.Context, c *simCluster, h *simHost, id int, op registerOp, call int64) {
+// visit writes and reads through every server until it has succeeded.
+func (r *recorder) visit(c *simCluster, id int) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	const key = "/r0"
+	for _, h := range c.hosts {
+		written, read := false, false
+		for n := 0; !read; n++ {
+			if ctx.Err() != nil {
+				c.t.Errorf("%s of a cluster that is whole does not serve client %d; written: %v", h.name, id, written)
+				return
+			}
+			call := r.clock.Add(1)
+			if !written {
+				op := registerOp{kind: "PUT", key: key, to: fmt.Sprintf("c%d.%s.%d", id, h.name, n)}
+				written = r.write(ctx, c, h, id, op, call)
+			} else if got, err := c.read(ctx, h, key); err == nil {
+				r.add(id, registerOp{kind: "GET", key: key}, call, registerOut{value: got})
+				read = true
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+}
+
+// write reports whether the write has surely happened.
+func (r *recorder) write(ctx context.Context, c *simCluster, h *simHost, id int, op registerOp, call int64) bool {
 	body := op.to
 	if op.kind == "CAS" {
 		body = op.from + " " + op.to
@@ -146,6 +175,7 @@ func (r *recorder) write(ctx context.Context, c *simCluster, h *simHost, id int,
 	case errors.Is(err, ErrAmbiguous):
 		r.add(id, op, call, registerOut{unknown: true})
 	}
+	return err == nil && status == http.StatusOK
 }
 
 // check fails the test unless the history is linearizable and every appended

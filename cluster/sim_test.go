@@ -225,13 +225,19 @@ func (c *simCluster) waitVoters(count int) {
 	})
 }
 
-// converge heals everything and checks that all replicas agree.
-func (c *simCluster) converge() {
+// heal makes the network and all servers whole.
+func (c *simCluster) heal() {
 	c.t.Helper()
 	c.net.heal()
 	for _, h := range c.hosts {
 		c.restart(h)
 	}
+}
+
+// converge heals everything and checks that all replicas agree.
+func (c *simCluster) converge() {
+	c.t.Helper()
+	c.heal()
 	poll(c.t, "converge", func() error {
 		for _, h := range c.hosts {
 			n, _ := h.current()

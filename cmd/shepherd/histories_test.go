@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"math/rand"
 	"net/http"
@@ -60,6 +61,11 @@ func TestHistoriesOfProcesses(t *testing.T) {
 			victim.signal(syscall.SIGCONT)
 		}
 		a.awaitVoters(3)
+		whole, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := run.AwaitService(whole); err != nil {
+			t.Error(err)
+		}
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -67,9 +73,6 @@ func TestHistoriesOfProcesses(t *testing.T) {
 	t.Logf("%v: %v", faults, report)
 	for _, p := range report.Problems {
 		t.Error(p)
-	}
-	if report.Operations < 100 || report.Events < 100 || faults["kill"]+faults["stop"] == 0 {
-		t.Error("the cluster hardly worked")
 	}
 	if t.Failed() {
 		t.Logf("again: go test ./cmd/shepherd -run 'TestHistoriesOfProcesses$' -histories.seed %d -histories.time %v -artifacts", *historySeed, *historyTime)

@@ -18,11 +18,27 @@ type client struct {
 	id   int
 	rng  *rand.Rand
 	seen [8]uint64 // per key, the version that this client was told last
+	todo []service // what it has still to be given, once the cluster is whole
+}
+
+// service is what a replica gives a client: a read, or a write that succeeds.
+type service struct {
+	replica Replica
+	write   bool
 }
 
 func (c *client) work(ctx context.Context) {
+	whole := c.run.whole
 	for n := 0; ctx.Err() == nil; n++ {
 		c.run.pause(ctx, time.Duration(c.rng.Int63n(int64(c.run.Think))))
+		select {
+		case <-whole:
+			whole = nil
+			for _, r := range c.run.Replicas {
+				c.todo = append(c.todo, service{r, true}, service{r, false})
+			}
+		default:
+		}
 		// What has begun is finished: its outcome counts.
 		attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.run.Patience)
 		c.once(attempt, fmt.Sprintf("%d.%d", c.id, n))
@@ -30,20 +46,29 @@ func (c *client) work(ctx context.Context) {
 	}
 }
 
+// firstRead is the number of the dice from which on it stands for a read.
+const firstRead = 12
+
 // once does one operation; tag is the value of a write.
 func (c *client) once(ctx context.Context, tag string) {
-	replica := c.run.pick(c.rng)
+	replica, dice := c.run.pick(c.rng), c.rng.Intn(16)
+	if len(c.todo) > 0 {
+		replica = c.todo[0].replica
+		for c.todo[0].write != (dice < firstRead) {
+			dice = c.rng.Intn(16)
+		}
+	}
 	k := c.rng.Intn(c.run.Keys)
 	op := operation{Key: c.run.keys()[k]}
 	conditional := c.rng.Intn(2) == 0
-	switch dice := c.rng.Intn(16); {
+	switch {
 	case dice < 3:
 		op.Verb, op.Data.V = verbCreate, tag
 	case dice < 7:
 		op.Verb, op.Data.V = verbUpdate, tag
 	case dice < 10:
 		op.Verb, op.Data.P = verbPatch, tag
-	case dice < 12:
+	case dice < firstRead:
 		op.Verb = verbDelete
 	case dice < 15:
 		op.Verb = verbGet
@@ -52,6 +77,7 @@ func (c *client) once(ctx context.Context, tag string) {
 		if l, _, err := c.run.list(ctx, replica); err == nil {
 			l.what = fmt.Sprintf("client %d's list at %s", c.id, replica.Name)
 			c.run.rec.addList(c.id, c.run.keys(), l, call)
+			c.served()
 		}
 		return
 	}
@@ -63,6 +89,19 @@ func (c *client) once(ctx context.Context, tag string) {
 	c.run.rec.add(c.id, op, a, call)
 	if a.Version != 0 {
 		c.seen[k] = a.Version
+	}
+	if a.Is == isOK || op.Verb == verbGet && a.Is == isNotFound {
+		c.served()
+	}
+}
+
+// served crosses off what the client has just been given.
+func (c *client) served() {
+	if len(c.todo) == 0 {
+		return
+	}
+	if c.todo = c.todo[1:]; len(c.todo) == 0 {
+		c.run.served <- struct{}{}
 	}
 }
 

@@ -48,6 +48,9 @@ type Run struct {
 
 	rec  *recorder
 	goal atomic.Uint64
+
+	whole  chan struct{} // closed by AwaitService
+	served chan struct{} // from each client, once every replica has served it
 }
 
 // Report is what a run has found.
@@ -68,7 +71,7 @@ func (r *Report) String() string {
 // Do lets the clients and watchers work while faults runs, which must leave
 // the cluster whole. It fails if the cluster cannot be read before or after.
 func (r *Run) Do(ctx context.Context, faults func()) error {
-	r.rec = newRecorder()
+	r.rec, r.whole, r.served = newRecorder(), make(chan struct{}), make(chan struct{}, r.Clients)
 	if _, err := r.snapshot(ctx, "the first list"); err != nil {
 		return err
 	}
@@ -98,6 +101,21 @@ func (r *Run) Do(ctx context.Context, faults func()) error {
 	}
 	watchers.Wait()
 	return err
+}
+
+// AwaitService waits until every client has read, and has written with success,
+// through every replica. It is called once, at the end of the faults, of a
+// cluster that is whole. It fails if the context ends first.
+func (r *Run) AwaitService(ctx context.Context) error {
+	close(r.whole)
+	for n := range r.Clients {
+		select {
+		case <-r.served:
+		case <-ctx.Done():
+			return fmt.Errorf("every replica of a cluster that is whole must serve all %d clients, and %d are not: %w", r.Clients, r.Clients-n, ctx.Err())
+		}
+	}
+	return nil
 }
 
 // Check looks for what is wrong in what they were told. It measures its own

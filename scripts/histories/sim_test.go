@@ -64,7 +64,7 @@ func simulateHistory(t *testing.T, seed int64, drawing string) *Run {
 			s.fault(rng)
 		}
 		s.heal()
-		s.awaitProgress(run)
+		s.awaitService(run)
 	})
 	if err != nil {
 		t.Error(err)
@@ -73,14 +73,15 @@ func simulateHistory(t *testing.T, seed int64, drawing string) *Run {
 	return run
 }
 
-// awaitProgress wants a cluster that is whole to answer again at once.
-func (s *simulation) awaitProgress(run *Run) {
+// awaitService wants every replica of a cluster that is whole to serve every
+// client. What was asked before may take their patience.
+func (s *simulation) awaitService(run *Run) {
 	s.t.Helper()
 	s.awaitLeader()
-	before := run.rec.acknowledged()
-	time.Sleep(time.Second)
-	if n := run.rec.acknowledged() - before; n < 40 {
-		s.t.Errorf("only %d operations in the second after everything was healed", n)
+	ctx, cancel := context.WithTimeout(s.t.Context(), run.Patience+10*time.Second)
+	defer cancel()
+	if err := run.AwaitService(ctx); err != nil {
+		s.t.Error(err)
 	}
 }
 
