@@ -8,12 +8,11 @@ import (
 	"fmt"
 	"net"
 	"runtime"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/shepherd-project/shepherd/api/wire"
 	"github.com/shepherd-project/shepherd/cluster/pki"
@@ -40,16 +39,20 @@ type PortConfig struct {
 	MaxHandshakes int
 	// PeerHandshakes is the same for Raft and links, on top.
 	PeerHandshakes int
-	// MaxPending bounds connections whose handshake has not ended. More are
-	// closed at once.
+	// MaxPending bounds connections that have not said yet what they are, and
+	// those of servers in their handshake. For one more the oldest is closed.
 	MaxPending int
+	// MaxClients bounds the connections of clients and agents. More are closed.
+	MaxClients int
 	// Logger hears of refused connections. Nil discards.
 	Logger hclog.Logger
+	// Registerer takes the port's metrics. Nil: they are not registered.
+	Registerer prometheus.Registerer
 }
 
 // DefaultPortConfig returns the bounds that a port has unless told otherwise.
 func DefaultPortConfig() PortConfig {
-	return PortConfig{HandshakeTimeout: 10 * time.Second, MaxHandshakes: 256, PeerHandshakes: 64, MaxPending: 4096}
+	return PortConfig{HandshakeTimeout: 10 * time.Second, MaxHandshakes: 256, PeerHandshakes: 64, MaxPending: 4096, MaxClients: 65536}
 }
 
 // Validate reports what cannot work.
@@ -61,7 +64,7 @@ func (c *PortConfig) Validate() error {
 	if c.HandshakeTimeout <= 0 {
 		errs = append(errs, fmt.Errorf("port: handshake timeout %v must be positive", c.HandshakeTimeout))
 	}
-	for name, n := range map[string]int{"handshakes": c.MaxHandshakes, "peer handshakes": c.PeerHandshakes, "pending connections": c.MaxPending} {
+	for name, n := range map[string]int{"handshakes": c.MaxHandshakes, "peer handshakes": c.PeerHandshakes, "pending connections": c.MaxPending, "clients": c.MaxClients} {
 		if n <= 0 {
 			errs = append(errs, fmt.Errorf("port: %s %d must be positive", name, n))
 		}
@@ -85,7 +88,7 @@ type Port struct {
 
 	clients, peers chan struct{} // slots of running handshakes
 	turns          chan struct{} // of those of clients that compute
-	pending        atomic.Int64
+	entrance       *entrance
 
 	api, raft, link, agents *portListener
 
@@ -112,8 +115,13 @@ func NewPort(cfg PortConfig) (*Port, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
+	logger := cfg.Logger.Named("port")
+	entrance, err := newEntrance(&cfg, logger)
+	if err != nil {
+		return nil, err
+	}
 	p := &Port{
-		cfg: cfg, logger: cfg.Logger.Named("port"),
+		cfg: cfg, logger: logger, entrance: entrance,
 		clients: make(chan struct{}, cfg.MaxHandshakes), peers: make(chan struct{}, cfg.PeerHandshakes),
 		turns: make(chan struct{}, runtime.GOMAXPROCS(0)),
 		done:  make(chan struct{}), active: map[net.Conn]struct{}{},
@@ -200,22 +208,23 @@ func (p *Port) accept() {
 			failing = false
 			p.logger.Info("connections are accepted again")
 		}
-		if p.pending.Add(1) > int64(p.cfg.MaxPending) {
-			p.pending.Add(-1)
-			p.logger.Warn("too many connections without a handshake; one was closed", "remote", conn.RemoteAddr())
-			_ = conn.Close() // nothing was sent on it
+		guest, goes := p.entrance.enter(conn)
+		if goes != nil {
+			_ = goes.Close() // nothing was sent on it
+		}
+		if goes == guest {
 			continue
 		}
 		p.wg.Add(1)
 		go func() {
 			defer p.wg.Done()
-			p.handle(conn)
+			p.handle(guest)
 		}()
 	}
 }
 
 // handle owns the connection until it is handed to a listener.
-func (p *Port) handle(raw net.Conn) {
+func (p *Port) handle(raw *guest) {
 	p.mu.Lock()
 	p.active[raw] = struct{}{}
 	p.mu.Unlock()
@@ -223,7 +232,6 @@ func (p *Port) handle(raw net.Conn) {
 	p.mu.Lock()
 	delete(p.active, raw)
 	p.mu.Unlock()
-	p.pending.Add(-1)
 	if err != nil {
 		p.logger.Debug("connection refused", "remote", raw.RemoteAddr(), "reason", err)
 		_ = raw.Close() // the handshake's error is what counts
@@ -243,26 +251,11 @@ func (p *Port) handle(raw net.Conn) {
 	}
 }
 
-// slot is what a handshake holds while it runs.
-type slot struct {
-	held chan struct{}
-	turn *turnConn
-}
-
-func (s *slot) release() {
-	if s.held != nil {
-		<-s.held
-		s.held = nil
-	}
-}
-
-type slotKey struct{}
-
-func (p *Port) handshake(raw net.Conn) (net.Conn, *portListener, error) {
+func (p *Port) handshake(raw *guest) (net.Conn, *portListener, error) {
 	if err := raw.SetDeadline(time.Now().Add(p.cfg.HandshakeTimeout)); err != nil {
 		return nil, nil, err
 	}
-	s := &slot{}
+	s := &slot{guest: raw}
 	defer s.release()
 	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), slotKey{}, s), p.cfg.HandshakeTimeout)
 	defer cancel()
@@ -276,6 +269,7 @@ func (p *Port) handshake(raw net.Conn) (net.Conn, *portListener, error) {
 	if err := raw.SetDeadline(time.Time{}); err != nil {
 		return nil, nil, err
 	}
+	p.entrance.shaken(raw)
 	cs := conn.ConnectionState()
 	to := p.listenerOf(cs.NegotiatedProtocol)
 	if to == p.api {
@@ -286,29 +280,6 @@ func (p *Port) handshake(raw net.Conn) (net.Conn, *portListener, error) {
 		return nil, nil, err
 	}
 	return &Conn{Conn: conn, Peer: id}, to, nil
-}
-
-// admit runs when a ClientHello was read, before anything costly: it waits
-// for a slot of the kind that the hello asks for.
-func (p *Port) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-	slots, client := p.clients, true
-	if slices.Contains(hello.SupportedProtos, wire.ProtoRaft) || slices.Contains(hello.SupportedProtos, wire.ProtoLink) {
-		slots, client = p.peers, false
-	}
-	s, ok := hello.Context().Value(slotKey{}).(*slot)
-	if !ok {
-		return nil, errors.New("handshake outside of the port")
-	}
-	select {
-	case slots <- struct{}{}:
-		s.held = slots
-		if client {
-			s.turn.begin()
-		}
-		return nil, nil
-	case <-hello.Context().Done():
-		return nil, fmt.Errorf("wait for a handshake slot: %w", hello.Context().Err())
-	}
 }
 
 func (p *Port) listenerOf(protocol string) *portListener {

@@ -113,13 +113,18 @@ func (s *testServer) metric(name string) float64 {
 	if err != nil || code != 200 {
 		s.t.Fatalf("metrics: %d %v", code, err)
 	}
-	m := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + ` (\S+)$`).FindStringSubmatch(body)
-	if m == nil {
-		s.t.Fatalf("there is no metric %s", name)
-	}
-	v, err := strconv.ParseFloat(m[1], 64)
+	v, err := findMetric(body, name)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	return v
+}
+
+// findMetric finds a value, with its labels in the name, in what /metrics shows.
+func findMetric(text, name string) (float64, error) {
+	m := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + ` (\S+)$`).FindStringSubmatch(text)
+	if m == nil {
+		return 0, fmt.Errorf("there is no metric %s", name)
+	}
+	return strconv.ParseFloat(m[1], 64)
 }

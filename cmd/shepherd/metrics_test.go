@@ -28,7 +28,7 @@ func TestMetrics(t *testing.T) {
 		"shepherd_waiting_proposals", "shepherd_handled_requests", "shepherd_apply_lag_entries", "shepherd_last_index", "shepherd_applied_index",
 		"shepherd_raft_log_bytes", "shepherd_raft_snapshot_last_index", "shepherd_raft_snapshot_size_bytes",
 		"shepherd_raft_snapshot_installs_total", "shepherd_raft_snapshot_late_total",
-		"shepherd_leader_changes_total", "shepherd_detector_stalls_total",
+		"shepherd_leader_changes_total", "shepherd_detector_stalls_total", "shepherd_port_clients", "shepherd_port_max_clients",
 		"shepherd_is_leader 1", `shepherd_forward_seconds_count{outcome="ok"}`, "shepherd_forward_resends_total",
 		`shepherd_read_index_rounds_total{outcome="ok",role="leader"}`, `shepherd_read_index_rounds_total{outcome="ok",role="replica"}`,
 		`shepherd_api_requests_total{code="201",resource="configmaps",verb="create"} 1`,

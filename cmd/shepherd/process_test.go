@@ -198,8 +198,13 @@ func (s *testServer) run(t *testing.T, args ...string) *testServer {
 // runBuild is run with a build of that command level.
 func (s *testServer) runBuild(t *testing.T, level int, args ...string) *testServer {
 	t.Helper()
-	build := func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", asBuild, level)) }
-	s.process = start(t, build, append([]string{"--mode", "server", "--name", s.name, "--addr", s.address, "--data-dir", s.dir}, args...)...)
+	return s.runAs(t, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", asBuild, level)) }, args...)
+}
+
+// runAs is run with a command that was changed.
+func (s *testServer) runAs(t *testing.T, change func(*exec.Cmd), args ...string) *testServer {
+	t.Helper()
+	s.process = start(t, change, append([]string{"--mode", "server", "--name", s.name, "--addr", s.address, "--data-dir", s.dir}, args...)...)
 	return s
 }
 

@@ -167,8 +167,15 @@ func (srv *server) openPort(listener net.Listener) error {
 	srv.store = fsm.New(s.store)
 	srv.verifier = pki.NewVerifier(srv.home.CA, srv.now)
 	cfg := s.port
-	cfg.Listener, cfg.Source, cfg.Verifier, cfg.Logger = listener, srv.home.Server, srv.verifier, srv.logger
+	cfg.Listener, cfg.Source, cfg.Verifier, cfg.Logger, cfg.Registerer = listener, srv.home.Server, srv.verifier, srv.logger, srv.registry
 	cfg.Approved = srv.approved
+	limit, err := descriptorLimit()
+	if err == nil {
+		err = cfg.FitDescriptors(limit)
+	}
+	if err != nil {
+		return err
+	}
 	port, err := cluster.NewPort(cfg)
 	if err != nil {
 		return err

@@ -146,7 +146,8 @@ func (s *settings) clusterFlags() {
 	f.DurationVar(&s.port.HandshakeTimeout, "handshake-timeout", s.port.HandshakeTimeout, "bound of a TLS handshake")
 	f.IntVar(&s.port.MaxHandshakes, "max-handshakes", s.port.MaxHandshakes, "handshakes of clients and agents at once")
 	f.IntVar(&s.port.PeerHandshakes, "peer-handshakes", s.port.PeerHandshakes, "handshakes of servers at once, on top")
-	f.IntVar(&s.port.MaxPending, "max-connecting", s.port.MaxPending, "connections whose handshake has not ended")
+	f.IntVar(&s.port.MaxPending, "max-connecting", s.port.MaxPending, "connections that have not said yet whether they are a client's or a server's; a quarter of what the limit of open files leaves at most")
+	f.IntVar(&s.port.MaxClients, "max-clients", s.port.MaxClients, "connections of clients and agents; what the limit of open files leaves at most")
 }
 
 func (s *settings) backupFlags() {

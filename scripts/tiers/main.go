@@ -64,6 +64,7 @@ var required = []string{
 	"cmd/shepherd.TestThreeServers",
 	"cmd/shepherd.TestFullDisk",
 	"cmd/shepherd.TestDescriptorsExhausted",
+	"cmd/shepherd.TestClientsLeaveDescriptors",
 	"cmd/shepherd.TestStandalone",
 	"cmd/shepherd.TestMetrics",
 	"scripts/machines.TestCloseEndsEverything",
