@@ -31,15 +31,6 @@ func (f *fixture) request(method, path, body string) *wire.Request {
 	}
 }
 
-func metaOf(t *testing.T, resp *wire.Response) metav1.ObjectMeta {
-	t.Helper()
-	var obj metav1.PartialObjectMetadata
-	if err := json.Unmarshal(resp.Body, &obj); err != nil {
-		t.Fatalf("%v in %s", err, resp.Body)
-	}
-	return obj.ObjectMeta
-}
-
 func TestResendIsAnsweredWithTheRecordedOutcome(t *testing.T) {
 	ctx := context.Background()
 	f := newFixture(t)
