@@ -7,7 +7,7 @@ func (s *Store) apply(term uint64, c *Command, events []Event) (Result, []Event)
 		return s.refuse(StaleTerm, Key{}, "planned in another term of leadership"), events
 	}
 	if !c.ID.IsZero() {
-		if e, ok := s.outcomes.tree.Get(&outcomeEntry{id: c.ID}); ok {
+		if e, ok := s.outcomes.get(c.ID); ok {
 			return Result{Code: OK, Duplicate: true, Objects: e.outcome.Objects, Revision: e.outcome.Revision}, events
 		}
 		if s.next.Expired(c.ID) {
@@ -22,16 +22,17 @@ func (s *Store) apply(term uint64, c *Command, events []Event) (Result, []Event)
 			return s.refuse(Conflict, c.Pre[i].Key, detail), events
 		}
 	}
+	objects := make([]*Object, len(c.Ops)) // before the command, and then after it
 	for i := range c.Ops {
-		if detail := c.Ops[i].check(s.get(c.Ops[i].Key)); detail != "" {
+		objects[i] = s.get(c.Ops[i].Key)
+		if detail := c.Ops[i].check(objects[i]); detail != "" {
 			return s.refuse(Conflict, c.Ops[i].Key, detail), events
 		}
 	}
 
 	s.next.time = max(s.next.time, c.Time)
-	objects := make([]*Object, len(c.Ops))
 	for i := range c.Ops {
-		objects[i], events = s.change(&c.Ops[i], events)
+		objects[i], events = s.change(&c.Ops[i], objects[i], events)
 	}
 	if !c.ID.IsZero() {
 		e := &outcomeEntry{id: c.ID, outcome: Outcome{Revision: s.next.revision, Objects: objects}}
@@ -45,13 +46,13 @@ func (s *Store) refuse(code Code, key Key, detail string) Result {
 }
 
 func (s *Store) get(k Key) *Object {
-	o, _ := s.objects.Get(&Object{Key: k})
+	s.probe.Key = k
+	o, _ := s.objects.Get(&s.probe)
 	return o
 }
 
-// change carries out an operation that check has let through.
-func (s *Store) change(op *Op, events []Event) (*Object, []Event) {
-	prev := s.get(op.Key)
+// change carries out an operation that check has let through on prev.
+func (s *Store) change(op *Op, prev *Object, events []Event) (*Object, []Event) {
 	if op.Verb == Update && prev.Deleting == op.Deleting && string(prev.Data) == string(op.Data) {
 		return prev, events
 	}

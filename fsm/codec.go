@@ -75,11 +75,12 @@ func decodeEntry(b []byte, level uint8) ([]Command, error) {
 		return nil, fmt.Errorf("%w: entry is sealed with key %d, which this server does not have", ErrUnknownVersion, id)
 	}
 	var cmds []Command
+	var d commandDecoder
 	err := eachField(b[entryHeaderSize:], func(num protowire.Number, f field) error {
 		if num != 1 {
 			return unknownField("entry", num)
 		}
-		c, err := decodeCommand(f.bytes)
+		c, err := d.command(f.bytes)
 		if err != nil {
 			return err
 		}
@@ -135,7 +136,11 @@ func appendKey(b []byte, num protowire.Number, k Key) []byte {
 	})
 }
 
-func decodeCommand(b []byte) (c Command, err error) {
+// commandDecoder decodes the commands of one entry. Their keys share the strings
+// that one command after the other has: they stay in memory with the objects.
+type commandDecoder struct{ pre, op Key }
+
+func (d *commandDecoder) command(b []byte) (c Command, err error) {
 	err = eachField(b, func(num protowire.Number, f field) (err error) {
 		switch num {
 		case 1:
@@ -146,11 +151,11 @@ func decodeCommand(b []byte) (c Command, err error) {
 			c.Time = protowire.DecodeZigZag(f.num)
 		case 4:
 			var p Precondition
-			p, err = decodePrecondition(f.bytes)
+			p, err = d.precondition(f.bytes)
 			c.Pre = append(c.Pre, p)
 		case 5:
 			var o Op
-			o, err = decodeOp(f.bytes)
+			o, err = d.operation(f.bytes)
 			c.Ops = append(c.Ops, o)
 		default:
 			err = unknownField("command", num)
@@ -183,11 +188,11 @@ func decodeRequestID(b []byte) (id RequestID, err error) {
 	return id, err
 }
 
-func decodePrecondition(b []byte) (p Precondition, err error) {
+func (d *commandDecoder) precondition(b []byte) (p Precondition, err error) {
 	err = eachField(b, func(num protowire.Number, f field) (err error) {
 		switch num {
 		case 1:
-			p.Key, err = decodeKey(f.bytes)
+			p.Key, err = decodeKey(f.bytes, &d.pre)
 		case 2:
 			p.Absent = f.num != 0
 		case 3:
@@ -204,7 +209,7 @@ func decodePrecondition(b []byte) (p Precondition, err error) {
 	return p, err
 }
 
-func decodeOp(b []byte) (o Op, err error) {
+func (d *commandDecoder) operation(b []byte) (o Op, err error) {
 	err = eachField(b, func(num protowire.Number, f field) (err error) {
 		switch num {
 		case 1:
@@ -213,7 +218,7 @@ func decodeOp(b []byte) (o Op, err error) {
 			}
 			o.Verb = Verb(f.num)
 		case 2:
-			o.Key, err = decodeKey(f.bytes)
+			o.Key, err = decodeKey(f.bytes, &d.op)
 		case 3:
 			o.UID = string(f.bytes)
 		case 4:
@@ -229,19 +234,30 @@ func decodeOp(b []byte) (o Op, err error) {
 	return o, err
 }
 
-func decodeKey(b []byte) (k Key, err error) {
+// decodeKey reads a key. The strings that it has in common with last, the key
+// before, are last's.
+func decodeKey(b []byte, last *Key) (k Key, err error) {
 	err = eachField(b, func(num protowire.Number, f field) error {
 		switch num {
 		case 1:
-			k.Resource = string(f.bytes)
+			k.Resource = shared(f.bytes, last.Resource)
 		case 2:
-			k.Namespace = string(f.bytes)
+			k.Namespace = shared(f.bytes, last.Namespace)
 		case 3:
-			k.Name = string(f.bytes)
+			k.Name = shared(f.bytes, last.Name)
 		default:
 			return unknownField("key", num)
 		}
 		return nil
 	})
+	*last = k
 	return k, err
+}
+
+// shared is b as a string, which is last's if that is equal.
+func shared(b []byte, last string) string {
+	if string(b) == last {
+		return last
+	}
+	return string(b)
 }

@@ -24,23 +24,21 @@ func (h Hash) Bytes() (b [16]byte) {
 func (h Hash) String() string { return fmt.Sprintf("%016x%016x", h[0], h[1]) }
 
 func (o *Object) hash() Hash {
-	s := sha256.New()
-	var head [25]byte
-	binary.BigEndian.PutUint64(head[0:], o.Created)
-	binary.BigEndian.PutUint64(head[8:], o.Modified)
+	// Most objects fit, and are hashed without any garbage.
+	b := make([]byte, 0, 4096)
+	b = binary.BigEndian.AppendUint64(b, o.Created)
+	b = binary.BigEndian.AppendUint64(b, o.Modified)
+	var deleting byte
 	if o.Deleting {
-		head[16] = 1
+		deleting = 1
 	}
-	binary.BigEndian.PutUint64(head[17:], uint64(len(o.Data)))
-	s.Write(head[:])
-	var size [4]byte
+	b = append(b, deleting)
+	b = binary.BigEndian.AppendUint64(b, uint64(len(o.Data)))
 	for _, part := range [...]string{o.Key.Resource, o.Key.Namespace, o.Key.Name, o.UID} {
-		binary.BigEndian.PutUint32(size[:], uint32(len(part)))
-		s.Write(size[:])
-		s.Write([]byte(part))
+		b = binary.BigEndian.AppendUint32(b, uint32(len(part)))
+		b = append(b, part...)
 	}
-	s.Write(o.Data)
-	var sum [sha256.Size]byte
-	s.Sum(sum[:0])
+	b = append(b, o.Data...)
+	sum := sha256.Sum256(b)
 	return Hash{binary.BigEndian.Uint64(sum[:8]), binary.BigEndian.Uint64(sum[8:16])}
 }

@@ -24,15 +24,18 @@ type outcomeEntry struct {
 type outcomeTree = btree.BTreeG[*outcomeEntry]
 
 func newOutcomeTree() *outcomeTree {
-	return btree.NewBTreeGOptions(func(a, b *outcomeEntry) bool { return a.id.compare(b.id) < 0 },
+	return btree.NewBTreeGOptions(func(a, b *outcomeEntry) bool { return a.id.compare(&b.id) < 0 },
 		btree.Options{NoLocks: true, Degree: 16})
 }
 
-func (id RequestID) compare(o RequestID) int {
-	if c := bytes.Compare(id.Nonce[:], o.Nonce[:]); c != 0 {
+// compare orders IDs by their birth first: what is recorded and what is
+// forgotten then is at either end of the tree, and few of its nodes are copied
+// for each entry.
+func (id *RequestID) compare(o *RequestID) int {
+	if c := cmp.Compare(id.Birth, o.Birth); c != 0 {
 		return c
 	}
-	if c := cmp.Compare(id.Birth, o.Birth); c != 0 {
+	if c := bytes.Compare(id.Nonce[:], o.Nonce[:]); c != 0 {
 		return c
 	}
 	return strings.Compare(id.Sub, o.Sub)
@@ -59,6 +62,12 @@ type outcomes struct {
 	queue []*outcomeEntry // oldest first, from head on
 	head  int
 	bytes int
+	probe outcomeEntry // what get looks for
+}
+
+func (t *outcomes) get(id RequestID) (*outcomeEntry, bool) {
+	t.probe.id = id
+	return t.tree.Get(&t.probe)
 }
 
 // record remembers an outcome and forgets the oldest ones beyond the bounds.

@@ -162,6 +162,7 @@ type snapshotReader struct {
 	objects  *objectTree
 	outcomes outcomes
 	meta     View
+	key      Key // of the object before
 }
 
 func (d *snapshotReader) read() error {
@@ -188,7 +189,7 @@ func (d *snapshotReader) read() error {
 			err = d.readMeta(payload)
 		case recordObject:
 			var o *Object
-			if o, err = decodeObject(payload); err == nil {
+			if o, err = decodeObject(payload, &d.key); err == nil {
 				d.objects.Set(o)
 				d.meta.hash = d.meta.hash.plus(o.hash())
 			}
@@ -269,7 +270,7 @@ func (d *snapshotReader) readOutcome(b []byte) error {
 			e.outcome.Revision = f.num
 		case 3:
 			var o *Object
-			if o, err = decodeObject(f.bytes); err == nil {
+			if o, err = decodeObject(f.bytes, &d.key); err == nil {
 				e.outcome.Objects = append(e.outcome.Objects, d.shared(o))
 			}
 		default:
@@ -335,12 +336,12 @@ func (d *snapshotReader) checkSum() error {
 	return nil
 }
 
-func decodeObject(b []byte) (*Object, error) {
+func decodeObject(b []byte, last *Key) (*Object, error) {
 	o := &Object{}
 	err := eachField(b, func(num protowire.Number, f field) (err error) {
 		switch num {
 		case 1:
-			o.Key, err = decodeKey(f.bytes)
+			o.Key, err = decodeKey(f.bytes, last)
 		case 2:
 			o.UID = string(f.bytes)
 		case 3:

@@ -63,7 +63,8 @@ type Store struct {
 	// Owned by Raft's apply goroutine.
 	objects  *objectTree
 	outcomes outcomes
-	next     View // the state being built; its trees are unset
+	next     View   // the state being built; its trees are unset
+	probe    Object // what get looks for; a new one each time would be garbage
 
 	view atomic.Pointer[View]
 
