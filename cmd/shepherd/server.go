@@ -262,8 +262,8 @@ func (srv *server) startAPI() (err error) {
 	}
 	cluster.KeepFresh(srv.http, srv.now)
 	// All watches of a client share one connection.
-	if err := http2.ConfigureServer(srv.http, &http2.Server{MaxConcurrentStreams: 2000, ReadIdleTimeout: 30 * time.Second}); err != nil {
-		return fmt.Errorf("configure HTTP/2: %w", err)
+	if err := cluster.ServeHTTP2(srv.http, &http2.Server{MaxConcurrentStreams: 2000, ReadIdleTimeout: 30 * time.Second}); err != nil {
+		return err
 	}
 	srv.loops.Go(srv.serveHTTP)
 	srv.loops.Go(srv.serveAgents)
