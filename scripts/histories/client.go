@@ -47,30 +47,33 @@ func (c *client) work(ctx context.Context) {
 }
 
 // firstRead is the number of the dice from which on it stands for a read.
-const firstRead = 12
+const firstRead = 16
 
 // once does one operation; tag is the value of a write.
 func (c *client) once(ctx context.Context, tag string) {
-	replica, dice := c.run.pick(c.rng), c.rng.Intn(16)
+	replica, dice := c.run.pick(c.rng), c.rng.Intn(20)
 	if len(c.todo) > 0 {
 		replica = c.todo[0].replica
 		for c.todo[0].write != (dice < firstRead) {
-			dice = c.rng.Intn(16)
+			dice = c.rng.Intn(20)
 		}
 	}
 	k := c.rng.Intn(c.run.Keys)
 	op := operation{Key: c.run.keys()[k]}
 	conditional := c.rng.Intn(2) == 0
 	switch {
-	case dice < 3:
+	case dice < 4:
 		op.Verb, op.Data.V = verbCreate, tag
-	case dice < 7:
+	case dice < 9:
 		op.Verb, op.Data.V = verbUpdate, tag
-	case dice < 10:
+	case dice < 13:
 		op.Verb, op.Data.P = verbPatch, tag
-	case dice < firstRead:
-		op.Verb = verbDelete
 	case dice < 15:
+		op.Verb = verbDelete
+	case dice < firstRead:
+		c.purge(ctx, replica)
+		return
+	case dice < 19:
 		op.Verb = verbGet
 	default:
 		call := c.run.rec.now()
@@ -91,6 +94,28 @@ func (c *client) once(ctx context.Context, tag string) {
 		c.seen[k] = a.Version
 	}
 	if a.Is == isOK || op.Verb == verbGet && a.Is == isNotFound {
+		c.served()
+	}
+}
+
+// purge deletes the whole collection. That is a deletion of each object, at a
+// moment of its own; an object that was not there had a moment without it.
+func (c *client) purge(ctx context.Context, replica Replica) {
+	call := c.run.rec.now()
+	outcome, deleted, err := c.run.deleteAll(ctx, replica)
+	if err != nil {
+		c.run.rec.problem("client %d: deletecollection at %s: %v", c.id, replica.Name, err)
+	}
+	for _, key := range c.run.keys() {
+		op, a := operation{Verb: verbDelete, Key: key}, answer{Is: outcome}
+		if o, ok := deleted[key]; ok {
+			a = o
+		} else if outcome == isOK {
+			op.Verb, a.Is = verbGet, isNotFound
+		}
+		c.run.rec.add(c.id, op, a, call)
+	}
+	if len(deleted) > 0 {
 		c.served()
 	}
 }
@@ -131,7 +156,7 @@ func (op operation) request() (method, name, contentType string, body []byte) {
 	if op.Version != 0 {
 		version = strconv.FormatUint(op.Version, 10)
 	}
-	metadata := fmt.Sprintf(`"metadata":{"name":%q,"resourceVersion":%q}`, op.Key, version)
+	metadata := fmt.Sprintf(`"metadata":{"name":%q,"resourceVersion":%q,"labels":{%q:""}}`, op.Key, version, ours)
 	switch op.Verb {
 	case verbCreate:
 		return http.MethodPost, "", "application/json", fmt.Appendf(nil, `{%s,"data":{"V":%q}}`, metadata, op.Data.V)
@@ -174,10 +199,19 @@ func readAnswer(op operation, resp *http.Response, text []byte) (answer, error) 
 		return answer{Is: isExists}, nil
 	case code == http.StatusConflict && op.Version != 0 && o.Reason == "Conflict":
 		return answer{Is: isConflict}, nil
-	case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable && resp.Header.Get("Retry-After") != "":
-		return answer{Is: isRefused}, nil // who invites a new attempt has done nothing
-	case code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
-		return answer{Is: isUnknown}, nil
 	}
-	return answer{Is: isUnknown}, fmt.Errorf("%w: status %d: %s", errStrange, resp.StatusCode, text)
+	is, err := readFailure(resp, text)
+	return answer{Is: is}, err
+}
+
+// readFailure says what the answer means to a write that has not got what it
+// asked for.
+func readFailure(resp *http.Response, text []byte) (is, error) {
+	switch code := resp.StatusCode; {
+	case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable && resp.Header.Get("Retry-After") != "":
+		return isRefused, nil // who invites a new attempt has done nothing
+	case code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
+		return isUnknown, nil
+	}
+	return isUnknown, fmt.Errorf("%w: status %d: %s", errStrange, resp.StatusCode, text)
 }

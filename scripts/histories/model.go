@@ -13,7 +13,7 @@ const (
 	verbCreate verb = "create"
 	verbUpdate verb = "update" // with a version it is conditional
 	verbPatch  verb = "patch"  // a merge patch of Data.P alone; with a version it is conditional
-	verbDelete verb = "delete" // with a version it is conditional
+	verbDelete verb = "delete" // with a version it is conditional; a deletion of the collection counts as one of every object
 	verbGet    verb = "get"    // a list counts as a get of every key
 )
 
@@ -115,7 +115,8 @@ func step(was object, op operation, a answer) (bool, object) {
 		return false, was
 	}
 	if op.Verb == verbDelete {
-		return was.uid == "" || was.uid == a.UID, next
+		told := a.Version == 0 || a.Version > was.version && a.Data == was.data // not every deletion tells what it removed
+		return told && (was.uid == "" || was.uid == a.UID), next
 	}
 	ok := next.matches(a) && a.Version > was.version
 	next.uid, next.version = a.UID, a.Version

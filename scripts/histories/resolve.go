@@ -60,7 +60,7 @@ func resolve(ops []porcupine.Operation, events map[uint64]event) (resolved []por
 			continue
 		}
 		resolved = append(resolved, porcupine.Operation{ClientId: math.MaxInt32, Input: operation{Verb: verbDelete, Key: e.Key},
-			Output: answer{Is: isOK, UID: e.UID}, Call: call, Return: math.MaxInt64})
+			Output: answer{Is: isOK, UID: e.UID, Version: e.Revision, Data: e.Data}, Call: call, Return: math.MaxInt64})
 	}
 	return resolved, found
 }

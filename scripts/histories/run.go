@@ -203,27 +203,59 @@ func (r *Run) list(ctx context.Context, from Replica) (list, moment, error) {
 	if err != nil {
 		return list{}, call, err
 	}
+	if resp.StatusCode != http.StatusOK {
+		return list{}, call, fmt.Errorf("status %d: %s", resp.StatusCode, body)
+	}
+	l, err := parseList(body)
+	return l, call, err
+}
+
+// deleteAll deletes the collection and returns its objects as they were, each
+// with the revision of its deletion.
+func (r *Run) deleteAll(ctx context.Context, at Replica) (is, map[string]answer, error) {
+	resp, err := r.request(ctx, at, http.MethodDelete, r.path("")+"?labelSelector="+ours, "", nil)
+	if err != nil {
+		return isUnknown, nil, nil // nobody knows what it has done
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return isUnknown, nil, nil
+	}
+	if resp.StatusCode != http.StatusOK {
+		outcome, err := readFailure(resp, body)
+		return outcome, nil, err
+	}
+	l, err := parseList(body)
+	if err != nil {
+		return isUnknown, nil, fmt.Errorf("%w: %w", errStrange, err)
+	}
+	return isOK, l.objects, nil
+}
+
+func parseList(body []byte) (list, error) {
 	var found struct {
 		Metadata struct{ ResourceVersion string }
 		Items    []wireObject
 	}
-	if resp.StatusCode != http.StatusOK {
-		return list{}, call, fmt.Errorf("status %d: %s", resp.StatusCode, body)
-	}
 	if err := json.Unmarshal(body, &found); err != nil {
-		return list{}, call, err
+		return list{}, err
 	}
 	l := list{objects: make(map[string]answer, len(found.Items))}
+	var err error
 	if l.revision, err = strconv.ParseUint(found.Metadata.ResourceVersion, 10, 64); err != nil {
-		return list{}, call, err
+		return list{}, fmt.Errorf("revision of the list %s: %w", body, err)
 	}
 	for _, o := range found.Items {
 		if o.Metadata.Name != notOurs {
 			l.objects[o.Metadata.Name] = o.answer()
 		}
 	}
-	return l, call, nil
+	return l, nil
 }
+
+// ours is the label of the ConfigMaps that the clients write.
+const ours = "history"
 
 // notOurs is a ConfigMap that a cluster puts into every namespace.
 const notOurs = "kube-root-ca.crt"

@@ -46,10 +46,11 @@ func TestSimulatedHistories(t *testing.T) {
 }
 
 func simulateHistory(t *testing.T, seed int64, drawing string) *Run {
-	s := simulate(t, seed, 3, func(_ *fsm.Config, nc *cluster.Config, _ *api.Config) {
-		nc.SnapshotThreshold, nc.TrailingLogs = 64, 32 // restarts read snapshots, laggards get them
-		nc.Timing.Snapshot = time.Second
-	})
+	size := 3
+	if seed%4 == 0 {
+		size = 5
+	}
+	s := simulate(t, seed, size, snapshotOften)
 	defer s.stop()
 	run := &Run{
 		Namespace: "default", Alone: true, Seed: seed, Clients: 5, Watchers: 3, Keys: 3,
@@ -71,6 +72,12 @@ func simulateHistory(t *testing.T, seed int64, drawing string) *Run {
 	}
 	s.converge()
 	return run
+}
+
+// snapshotOften: restarts read snapshots, laggards get them.
+func snapshotOften(_ *fsm.Config, nc *cluster.Config, _ *api.Config) {
+	nc.SnapshotThreshold, nc.TrailingLogs = 64, 32
+	nc.Timing.Snapshot = time.Second
 }
 
 // awaitService wants every replica of a cluster that is whole to serve every
