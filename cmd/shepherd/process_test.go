@@ -25,6 +25,7 @@ import (
 	"github.com/shepherd-project/shepherd/cluster"
 	"github.com/shepherd-project/shepherd/cluster/pki"
 	"github.com/shepherd-project/shepherd/fsm"
+	"github.com/shepherd-project/shepherd/scripts/machines"
 )
 
 // asDaemon makes this test's program be the daemon.
@@ -97,6 +98,12 @@ func (b *buffer) String() string {
 
 func start(t *testing.T, change func(*exec.Cmd), args ...string) *process {
 	t.Helper()
+	return startOn(t, nil, change, args...)
+}
+
+// startOn is start on a machine of a lab; nil is this one.
+func startOn(t *testing.T, machine *machines.Machine, change func(*exec.Cmd), args ...string) *process {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -104,11 +111,16 @@ func start(t *testing.T, change func(*exec.Cmd), args ...string) *process {
 	p := &process{t: t, cmd: exec.Command(self, args...), out: &buffer{}, done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), asDaemon+"=1")
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	begin := p.cmd.Start
+	if machine == nil {
+		p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	} else {
+		begin = func() error { return machine.Start(p.cmd) } // it ends with its machine
+	}
 	if change != nil {
 		change(p.cmd)
 	}
-	if err := p.cmd.Start(); err != nil {
+	if err := begin(); err != nil {
 		t.Fatal(err)
 	}
 	go func() {
@@ -172,6 +184,17 @@ func eventually(t *testing.T, within time.Duration, what string, f func() error)
 type testServer struct {
 	*process
 	name, dir, address string
+
+	machine *machines.Machine // where it runs; nil: here
+	desk    *machines.Machine // from where it is asked; nil: from here
+}
+
+// dial is how the server is reached; nil is the usual way.
+func (s *testServer) dial() func(ctx context.Context, network, address string) (net.Conn, error) {
+	if s.desk == nil {
+		return nil
+	}
+	return s.desk.Dial
 }
 
 func freeAddress(t *testing.T) string {
@@ -204,7 +227,7 @@ func (s *testServer) runBuild(t *testing.T, level int, args ...string) *testServ
 // runAs is run with a command that was changed.
 func (s *testServer) runAs(t *testing.T, change func(*exec.Cmd), args ...string) *testServer {
 	t.Helper()
-	s.process = start(t, change, append([]string{"--mode", "server", "--name", s.name, "--addr", s.address, "--data-dir", s.dir}, args...)...)
+	s.process = startOn(t, s.machine, change, append([]string{"--mode", "server", "--name", s.name, "--addr", s.address, "--data-dir", s.dir}, args...)...)
 	return s
 }
 
@@ -236,14 +259,14 @@ func (s *testServer) client() *http.Client {
 		s.t.Fatal(err)
 	}
 	return &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
-		TLSClientConfig: pki.NewVerifier(ca, time.Now).ClientConfig(source), DisableKeepAlives: true,
+		TLSClientConfig: pki.NewVerifier(ca, time.Now).ClientConfig(source), DisableKeepAlives: true, DialContext: s.dial(),
 	}}
 }
 
 func (s *testServer) awaitReady() {
 	s.t.Helper()
 	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true, DialContext: s.dial(),
 	}}
 	eventually(s.t, 20*time.Second, "server "+s.name+" is not ready", func() error {
 		select {

@@ -1,6 +1,7 @@
 package machines
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os/exec"
@@ -87,6 +88,28 @@ func (m *Machine) setPort(up bool) error {
 			return h.LinkSetUp(port)
 		}
 		return h.LinkSetDown(port)
+	})
+}
+
+// nobody is the address of a card that no machine has.
+var nobody = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x01}
+
+// Drop makes this machine's packets to an address of the lab vanish, or arrive
+// again. What comes from there arrives: to cut both ways takes two calls.
+func (m *Machine) Drop(ip string, drop bool) error {
+	return m.ns.links(func(h *netlink.Handle) error {
+		eth, err := h.LinkByName("eth0")
+		if err != nil {
+			return fmt.Errorf("machine %s: %w", m.Name, err)
+		}
+		neighbour := &netlink.Neigh{LinkIndex: eth.Attrs().Index, Family: unix.AF_INET, IP: net.ParseIP(ip), HardwareAddr: nobody, State: netlink.NUD_PERMANENT}
+		if drop {
+			return h.NeighSet(neighbour)
+		}
+		if err := h.NeighDel(neighbour); !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+		return nil // none of its packets were dropped
 	})
 }
 

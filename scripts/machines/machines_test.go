@@ -4,12 +4,16 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func newLab(t *testing.T) *Lab {
@@ -95,6 +99,70 @@ func TestMachinesTalkUntilUnplugged(t *testing.T) {
 	if err := server.Wait(); !errors.As(err, &exit) {
 		t.Fatalf("the server outlived its machine: %v", err)
 	}
+}
+
+// listen takes packets on the machine.
+func listen(t *testing.T, m *Machine) (conn net.PacketConn) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread is the machine's
+		fd, err := unix.PidfdOpen(m.PID(), 0)
+		if err == nil {
+			err = errors.Join(unix.Setns(fd, unix.CLONE_NEWNET), unix.Close(fd))
+		}
+		if err == nil {
+			conn, err = net.ListenPacket("udp", m.IP+":0")
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// TestDroppedOneWay: what a machine sends to one address vanishes. It still
+// hears that address, and others are not concerned.
+func TestDroppedOneWay(t *testing.T) {
+	l := newLab(t)
+	a, b, c := add(t, l, "a", 1), add(t, l, "b", 2), add(t, l, "c", 3)
+	want := func(when string, from, to *Machine, want bool) {
+		t.Helper()
+		in := listen(t, to)
+		defer in.Close()
+		out, err := from.Dial(t.Context(), "udp", in.LocalAddr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		if _, err := out.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		patience := 300 * time.Millisecond // for what must not come
+		if want {
+			patience = 20 * time.Second
+		}
+		if err := in.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := in.ReadFrom(make([]byte, 1)); (err == nil) != want {
+			t.Errorf("%s: %s hears %s: %v", when, to.Name, from.Name, err == nil)
+		}
+	}
+	want("at first", a, b, true)
+	if err := a.Drop(b.IP, true); err != nil {
+		t.Fatal(err)
+	}
+	want("dropped", a, b, false)
+	want("dropped", b, a, true)
+	want("dropped", a, c, true)
+	for range 2 {
+		if err := a.Drop(b.IP, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want("not dropped any more", a, b, true)
 }
 
 // A machine sees its own processes and mounts, and the host none of the latter.
