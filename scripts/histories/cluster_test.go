@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,9 +25,10 @@ import (
 )
 
 // host is one server of a simulated cluster, wired as the daemon wires it but
-// for certificates and controllers. Its disk outlives it.
+// for certificates and, mostly, controllers. Its disk outlives it.
 type host struct {
 	name, id, addr string
+	starts         uint64
 
 	log       *raft.InmemStore
 	snapshots raft.SnapshotStore
@@ -43,6 +45,8 @@ type server struct {
 	api       *api.Server
 	http      *http.Server
 	served    chan struct{} // closed when http.Serve has returned
+	stopCh    chan struct{} // closed when it is to end
+	beside    sync.WaitGroup
 	// arrival, if set, is called with every request that comes to the handler.
 	arrival atomic.Pointer[func(*wire.Request)]
 	// between, if set, is called before every proposal of the API.
@@ -58,6 +62,8 @@ type simulation struct {
 	seed  int64
 	hosts []*host
 	tune  func(*fsm.Config, *cluster.Config, *api.Config)
+	// with, if set, runs beside each server until its stopCh is closed.
+	with func(*server)
 }
 
 func logger() hclog.Logger {
@@ -110,11 +116,12 @@ func (s *simulation) start(h *host, bootstrap bool) {
 	nc.DialLink = func(ctx context.Context, to string) (net.Conn, error) { return s.net.Dial(ctx, "link", h.addr, to) }
 	nc.Wall = func() time.Time { return time.Now().Add(time.Duration(h.off.Load())) }
 	ac.BookmarkInterval = 100 * time.Millisecond
-	ac.Write.Rand = rand.New(rand.NewPCG(uint64(s.seed), uint64(h.name[1])))
+	h.starts++ // what it draws must be new, after a restart too
+	ac.Write.Rand = rand.New(rand.NewPCG(uint64(s.seed), uint64(h.name[1])<<32+h.starts))
 	if s.tune != nil {
 		s.tune(&bounds, &nc, &ac)
 	}
-	up := &server{store: fsm.New(bounds), transport: transport, served: make(chan struct{})}
+	up := &server{store: fsm.New(bounds), transport: transport, served: make(chan struct{}), stopCh: make(chan struct{})}
 	var forwards atomic.Pointer[api.Server]
 	nc.Store = up.store
 	nc.Handler = func(ctx context.Context, req *wire.Request) *wire.Response {
@@ -147,6 +154,13 @@ func (s *simulation) start(h *host, bootstrap bool) {
 		}
 	}()
 	h.up.Store(up)
+	s.accompany(up)
+}
+
+func (s *simulation) accompany(up *server) {
+	if s.with != nil {
+		up.beside.Go(func() { s.with(up) })
+	}
 }
 
 // consensus lets a test do something between a decision and its proposal.
@@ -179,6 +193,8 @@ func (s *simulation) crash(h *host) {
 
 func (s *simulation) end(h *host, up *server) {
 	s.t.Helper()
+	close(up.stopCh)
+	up.beside.Wait()
 	up.api.Close()
 	if err := up.http.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		s.t.Errorf("%s: %v", h.name, err)

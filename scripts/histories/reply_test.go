@@ -2,6 +2,7 @@ package histories
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 )
@@ -27,11 +28,19 @@ func readReply(resp *http.Response, err error) reply {
 	return r
 }
 
+// want is an error unless the reply has that status.
+func (r reply) want(code int) error {
+	if r.err != nil || r.code != code {
+		return fmt.Errorf("got %d %s, %v; want %d", r.code, r.text, r.err, code)
+	}
+	return nil
+}
+
 // must fails the test unless the reply has that status.
 func (s *simulation) must(r reply, code int) reply {
 	s.t.Helper()
-	if r.err != nil || r.code != code {
-		s.t.Fatalf("got %d %s, %v; want %d", r.code, r.text, r.err, code)
+	if err := r.want(code); err != nil {
+		s.t.Fatal(err)
 	}
 	return r
 }

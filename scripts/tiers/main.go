@@ -54,6 +54,7 @@ var required = []string{
 	"cluster.TestOneWayPartitionsKillNoLiveNode",
 	"cluster.TestFlappingLeadershipAppliesNothingOfAnOldTerm",
 	"scripts/histories.TestSimulatedHistories",
+	"scripts/histories.TestControllersUnderFaults",
 	"scripts/histories.TestGhostOfADeposedLeader",
 	"scripts/histories.TestGhostBeyondTheTable",
 	"scripts/histories.TestGhostTwinsOnOneLeader",
