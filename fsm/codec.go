@@ -62,9 +62,29 @@ func sizeHint(cmds []Command) int {
 
 // DecodeEntry is the reverse of EncodeEntry, but for the level of each command.
 // The commands do not alias b.
-func DecodeEntry(b []byte) ([]Command, error) { return decodeEntry(b, Level) }
+func DecodeEntry(b []byte) ([]Command, error) { return make(decoder).entry(b, Level) }
 
-func decodeEntry(b []byte, level uint8) ([]Command, error) {
+// decoder decodes what has keys. It knows the resources and the namespaces that
+// it has met, so that keys share those strings: they take memory once, and to
+// compare two that are equal touches none.
+type decoder map[string]string
+
+// maxShared bounds the strings that a decoder knows.
+const maxShared = 8192
+
+func (d decoder) shared(b []byte) string {
+	if s, ok := d[string(b)]; ok {
+		return s
+	}
+	if len(d) >= maxShared {
+		clear(d)
+	}
+	s := string(b)
+	d[s] = s
+	return s
+}
+
+func (d decoder) entry(b []byte, level uint8) ([]Command, error) {
 	if len(b) < entryHeaderSize {
 		return nil, fmt.Errorf("%w: %d bytes are no entry", ErrMalformed, len(b))
 	}
@@ -75,7 +95,6 @@ func decodeEntry(b []byte, level uint8) ([]Command, error) {
 		return nil, fmt.Errorf("%w: entry is sealed with key %d, which this server does not have", ErrUnknownVersion, id)
 	}
 	var cmds []Command
-	var d commandDecoder
 	err := eachField(b[entryHeaderSize:], func(num protowire.Number, f field) error {
 		if num != 1 {
 			return unknownField("entry", num)
@@ -136,11 +155,7 @@ func appendKey(b []byte, num protowire.Number, k Key) []byte {
 	})
 }
 
-// commandDecoder decodes the commands of one entry. Their keys share the strings
-// that one command after the other has: they stay in memory with the objects.
-type commandDecoder struct{ pre, op Key }
-
-func (d *commandDecoder) command(b []byte) (c Command, err error) {
+func (d decoder) command(b []byte) (c Command, err error) {
 	err = eachField(b, func(num protowire.Number, f field) (err error) {
 		switch num {
 		case 1:
@@ -188,11 +203,11 @@ func decodeRequestID(b []byte) (id RequestID, err error) {
 	return id, err
 }
 
-func (d *commandDecoder) precondition(b []byte) (p Precondition, err error) {
+func (d decoder) precondition(b []byte) (p Precondition, err error) {
 	err = eachField(b, func(num protowire.Number, f field) (err error) {
 		switch num {
 		case 1:
-			p.Key, err = decodeKey(f.bytes, &d.pre)
+			p.Key, err = d.key(f.bytes)
 		case 2:
 			p.Absent = f.num != 0
 		case 3:
@@ -209,7 +224,7 @@ func (d *commandDecoder) precondition(b []byte) (p Precondition, err error) {
 	return p, err
 }
 
-func (d *commandDecoder) operation(b []byte) (o Op, err error) {
+func (d decoder) operation(b []byte) (o Op, err error) {
 	err = eachField(b, func(num protowire.Number, f field) (err error) {
 		switch num {
 		case 1:
@@ -218,7 +233,7 @@ func (d *commandDecoder) operation(b []byte) (o Op, err error) {
 			}
 			o.Verb = Verb(f.num)
 		case 2:
-			o.Key, err = decodeKey(f.bytes, &d.op)
+			o.Key, err = d.key(f.bytes)
 		case 3:
 			o.UID = string(f.bytes)
 		case 4:
@@ -234,30 +249,19 @@ func (d *commandDecoder) operation(b []byte) (o Op, err error) {
 	return o, err
 }
 
-// decodeKey reads a key. The strings that it has in common with last, the key
-// before, are last's.
-func decodeKey(b []byte, last *Key) (k Key, err error) {
+func (d decoder) key(b []byte) (k Key, err error) {
 	err = eachField(b, func(num protowire.Number, f field) error {
 		switch num {
 		case 1:
-			k.Resource = shared(f.bytes, last.Resource)
+			k.Resource = d.shared(f.bytes)
 		case 2:
-			k.Namespace = shared(f.bytes, last.Namespace)
+			k.Namespace = d.shared(f.bytes)
 		case 3:
-			k.Name = shared(f.bytes, last.Name)
+			k.Name = string(f.bytes)
 		default:
 			return unknownField("key", num)
 		}
 		return nil
 	})
-	*last = k
 	return k, err
-}
-
-// shared is b as a string, which is last's if that is equal.
-func shared(b []byte, last string) string {
-	if string(b) == last {
-		return last
-	}
-	return string(b)
 }

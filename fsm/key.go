@@ -20,12 +20,14 @@ type Key struct {
 
 // Compare orders keys by resource, namespace and name; it is the order of
 // every listing.
-func (k Key) Compare(o Key) int {
-	if c := strings.Compare(k.Resource, o.Resource); c != 0 {
-		return c
-	}
-	if c := strings.Compare(k.Namespace, o.Namespace); c != 0 {
-		return c
+func (k Key) Compare(o Key) int { return k.compare(&o) }
+
+func (k *Key) compare(o *Key) int {
+	switch { // most are equal, and equality is cheap for strings that are shared
+	case k.Resource != o.Resource:
+		return strings.Compare(k.Resource, o.Resource)
+	case k.Namespace != o.Namespace:
+		return strings.Compare(k.Namespace, o.Namespace)
 	}
 	return strings.Compare(k.Name, o.Name)
 }

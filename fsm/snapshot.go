@@ -148,7 +148,7 @@ func (w *snapshotWriter) record(kind byte, payload []byte) {
 func readSnapshot(r io.Reader) (*objectTree, outcomes, View, error) {
 	d := &snapshotReader{
 		r: bufio.NewReaderSize(r, 1<<16), sum: crc32.New(castagnoli),
-		objects: newObjectTree(), outcomes: outcomes{tree: newOutcomeTree()},
+		objects: newObjectTree(), outcomes: outcomes{tree: newOutcomeTree()}, decoder: make(decoder),
 	}
 	if err := d.read(); err != nil {
 		return nil, outcomes{}, View{}, err
@@ -162,7 +162,7 @@ type snapshotReader struct {
 	objects  *objectTree
 	outcomes outcomes
 	meta     View
-	key      Key // of the object before
+	decoder  decoder
 }
 
 func (d *snapshotReader) read() error {
@@ -189,7 +189,7 @@ func (d *snapshotReader) read() error {
 			err = d.readMeta(payload)
 		case recordObject:
 			var o *Object
-			if o, err = decodeObject(payload, &d.key); err == nil {
+			if o, err = d.decoder.object(payload); err == nil {
 				d.objects.Set(o)
 				d.meta.hash = d.meta.hash.plus(o.hash())
 			}
@@ -270,7 +270,7 @@ func (d *snapshotReader) readOutcome(b []byte) error {
 			e.outcome.Revision = f.num
 		case 3:
 			var o *Object
-			if o, err = decodeObject(f.bytes, &d.key); err == nil {
+			if o, err = d.decoder.object(f.bytes); err == nil {
 				e.outcome.Objects = append(e.outcome.Objects, d.shared(o))
 			}
 		default:
@@ -336,12 +336,12 @@ func (d *snapshotReader) checkSum() error {
 	return nil
 }
 
-func decodeObject(b []byte, last *Key) (*Object, error) {
+func (d decoder) object(b []byte) (*Object, error) {
 	o := &Object{}
 	err := eachField(b, func(num protowire.Number, f field) (err error) {
 		switch num {
 		case 1:
-			o.Key, err = decodeKey(f.bytes, last)
+			o.Key, err = d.key(f.bytes)
 		case 2:
 			o.UID = string(f.bytes)
 		case 3:

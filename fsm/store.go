@@ -65,6 +65,7 @@ type Store struct {
 	outcomes outcomes
 	next     View   // the state being built; its trees are unset
 	probe    Object // what get looks for; a new one each time would be garbage
+	decoder  decoder
 
 	view atomic.Pointer[View]
 
@@ -85,7 +86,7 @@ func New(cfg Config) *Store {
 	if cfg.Level == 0 {
 		cfg.Level = Level
 	}
-	s := &Store{cfg: cfg, changed: make(chan struct{}), halted: make(chan struct{})}
+	s := &Store{cfg: cfg, decoder: make(decoder), changed: make(chan struct{}), halted: make(chan struct{})}
 	s.reset(newObjectTree(), outcomes{tree: newOutcomeTree()}, View{})
 	return s
 }
@@ -207,7 +208,7 @@ func (s *Store) Apply(l *raft.Log) any {
 	if err := s.haltedErr(); err != nil {
 		return err
 	}
-	cmds, err := decodeEntry(l.Data, s.cfg.Level)
+	cmds, err := s.decoder.entry(l.Data, s.cfg.Level)
 	var results []Result
 	var events []Event
 	switch {

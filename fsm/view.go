@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"iter"
+	"sync"
 	"time"
 
 	"github.com/tidwall/btree"
@@ -10,7 +11,7 @@ import (
 type objectTree = btree.BTreeG[*Object]
 
 func newObjectTree() *objectTree {
-	return btree.NewBTreeGOptions(func(a, b *Object) bool { return a.Key.Compare(b.Key) < 0 },
+	return btree.NewBTreeGOptions(func(a, b *Object) bool { return a.Key.compare(&b.Key) < 0 },
 		btree.Options{NoLocks: true, Degree: 16})
 }
 
@@ -51,9 +52,16 @@ func (v *View) Hash() Hash { return v.hash }
 
 // Get returns the object, or nil.
 func (v *View) Get(k Key) *Object {
-	o, _ := v.objects.Get(&Object{Key: k})
+	probe := probes.Get().(*Object)
+	probe.Key = k
+	o, _ := v.objects.Get(probe)
+	probe.Key = Key{}
+	probes.Put(probe)
 	return o
 }
+
+// probes are what the trees are asked with.
+var probes = sync.Pool{New: func() any { return new(Object) }}
 
 // List yields the objects of a resource in a namespace, or in all of them for
 // "", by namespace and name.
