@@ -19,7 +19,7 @@ import (
 const maxNameDraws = 8
 
 // createAction makes the object of the body.
-type createAction struct{}
+type createAction struct{ answersObject }
 
 func (a *createAction) decide(w *write, v *fsm.View) (*plan, error) {
 	obj, err := w.bodyObject()
@@ -27,10 +27,6 @@ func (a *createAction) decide(w *write, v *fsm.View) (*plan, error) {
 		return nil, err
 	}
 	return w.create(v, obj)
-}
-
-func (a *createAction) answer(w *write, o outcome) (int, runtime.Object, error) {
-	return w.objectAnswer(o)
 }
 
 // bodyObject decodes the object in the request's body, which is the caller's

@@ -3,7 +3,6 @@ package api
 import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -12,7 +11,7 @@ import (
 
 // finalizeAction is the only writer of a namespace's spec.finalizers. Taking
 // away the last one ends a namespace that is being deleted.
-type finalizeAction struct{}
+type finalizeAction struct{ answersObject }
 
 func (a *finalizeAction) decide(w *write, v *fsm.View) (*plan, error) {
 	obj, err := w.bodyObject()
@@ -45,8 +44,4 @@ func (a *finalizeAction) decide(w *write, v *fsm.View) (*plan, error) {
 	ns := old.DeepCopyObject().(*corev1.Namespace)
 	ns.Spec.Finalizers = wanted.Spec.Finalizers
 	return w.commit(v, live, ns, nil)
-}
-
-func (a *finalizeAction) answer(w *write, o outcome) (int, runtime.Object, error) {
-	return w.objectAnswer(o)
 }

@@ -36,7 +36,7 @@ func init() { jsonpatch.AccumulatedCopySizeLimit = patchCopyFactor * 3 << 20 }
 
 // patchAction changes the live object, or its status, as the body says. Each
 // round computes the patch anew, so that it never overwrites what others did.
-type patchAction struct{}
+type patchAction struct{ answersObject }
 
 func (a *patchAction) decide(w *write, v *fsm.View) (*plan, error) {
 	patchType, err := w.patchType()
@@ -52,10 +52,6 @@ func (a *patchAction) decide(w *write, v *fsm.View) (*plan, error) {
 		return nil, err
 	}
 	return w.replace(v, live, old, obj)
-}
-
-func (a *patchAction) answer(w *write, o outcome) (int, runtime.Object, error) {
-	return w.objectAnswer(o)
 }
 
 // patchType is the patch type that the Content-Type names; others are a 415.

@@ -157,17 +157,47 @@ func (w *write) replay(v *fsm.View, objects []*fsm.Object) *wire.Response {
 // respond turns an outcome into the answer. committed says that the outcome
 // went through the log.
 func (w *write) respond(o outcome, committed bool) *wire.Response {
-	status, obj, err := w.answerOf(o)
-	if err != nil {
-		return w.s.errorResponse(w.req, err)
-	}
-	contentType, body, err := w.s.render(w.header("Accept"), w.info, obj)
+	status, contentType, body, err := w.encodedAnswer(o)
 	if err != nil {
 		return w.s.errorResponse(w.req, err)
 	}
 	header := http.Header{"Content-Type": {contentType}}
 	addWarnings(header, w.warnings)
 	return &wire.Response{Status: status, Header: header, Body: body, Committed: committed}
+}
+
+func (w *write) encodedAnswer(o outcome) (status int, contentType string, body []byte, err error) {
+	accept := w.header("Accept")
+	if _, ok := w.action.(interface{ asStored() }); ok && !o.gone && len(o.objects) > 0 && o.objects[0] != nil {
+		if media, ok := negotiate(accept, shapesObject); ok && media == (mediaType{formProtobuf, shapeObject}) {
+			body, err = resource.AppendEnvelope(nil, o.objects[0])
+			return o.status(), typeProtobuf, body, err
+		}
+	}
+	status, obj, err := w.answerOf(o)
+	if err != nil {
+		return 0, "", nil, err
+	}
+	contentType, body, err = w.s.render(accept, w.info, obj)
+	return status, contentType, body, err
+}
+
+// answersObject is the part of an action whose answer is its object.
+type answersObject struct{}
+
+func (answersObject) answer(w *write, o outcome) (int, runtime.Object, error) {
+	return w.objectAnswer(o)
+}
+
+// asStored says that the stored bytes will do where they are what is asked for.
+func (answersObject) asStored() {}
+
+// status is 201 if the write made its object.
+func (o outcome) status() int {
+	if o.created {
+		return http.StatusCreated
+	}
+	return http.StatusOK
 }
 
 func (w *write) answerOf(o outcome) (int, runtime.Object, error) {
@@ -194,10 +224,7 @@ func (w *write) objectAnswer(o outcome) (int, runtime.Object, error) {
 			accessor.SetFinalizers(nil)
 		}
 	}
-	if o.created {
-		return http.StatusCreated, obj, nil
-	}
-	return http.StatusOK, obj, nil
+	return o.status(), obj, nil
 }
 
 // header is the value of a forwarded header.

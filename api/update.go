@@ -21,7 +21,7 @@ import (
 var errModified = errors.New("the object has been modified; please apply your changes to the latest version and try again")
 
 // updateAction replaces an object, or its status, by that of the body.
-type updateAction struct{}
+type updateAction struct{ answersObject }
 
 func (a *updateAction) decide(w *write, v *fsm.View) (*plan, error) {
 	obj, err := w.bodyObject()
@@ -36,10 +36,6 @@ func (a *updateAction) decide(w *write, v *fsm.View) (*plan, error) {
 		return nil, err
 	}
 	return w.replace(v, live, old, obj)
-}
-
-func (a *updateAction) answer(w *write, o outcome) (int, runtime.Object, error) {
-	return w.objectAnswer(o)
 }
 
 // createsOnUpdate says whether a PUT of obj, which does not exist, makes it. One
