@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -23,8 +24,11 @@ import (
 //
 // A context that ends does not take a proposal back.
 func (s *Server) HandleForwarded(ctx context.Context, req *wire.Request) (resp *wire.Response) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Write.DecisionTimeout)
-	defer cancel()
+	if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > s.cfg.Write.DecisionTimeout {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, s.cfg.Write.DecisionTimeout)
+		defer cancel()
+	}
 	defer func() {
 		if p := recover(); p != nil {
 			s.metrics.panics.Inc()

@@ -22,7 +22,8 @@ type flightOf struct {
 type flight struct {
 	of   flightOf
 	done chan struct{}
-	resp *wire.Response // set before done is closed
+	resp *wire.Response         // set before done is closed
+	then []func(*wire.Response) // guarded by flights.mu
 }
 
 // flights keeps what wire.Request promises of a request's copies on the leader:
@@ -84,11 +85,28 @@ func (f *flights) pruneLocked() {
 	f.prune = max(minLatest, 2*len(f.latest))
 }
 
+// whenLanded has do called with the answer, at once if there is one. It must not
+// wait for anything.
+func (f *flights) whenLanded(fl *flight, do func(*wire.Response)) {
+	f.mu.Lock()
+	if f.running[fl.of] == fl {
+		fl.then = append(fl.then, do)
+		f.mu.Unlock()
+		return
+	}
+	f.mu.Unlock()
+	do(fl.resp)
+}
+
 // land ends a flight; all its copies have that answer.
 func (f *flights) land(fl *flight, resp *wire.Response) {
 	fl.resp = resp
 	f.mu.Lock()
 	delete(f.running, fl.of)
+	then := fl.then
 	f.mu.Unlock()
 	close(fl.done)
+	for _, do := range then {
+		do(resp)
+	}
 }

@@ -178,14 +178,13 @@ func (n *Node) fly(fl *flight, req *wire.Request) {
 		n.flights.land(fl, resp)
 		return
 	}
-	ctx, cancel := context.WithTimeout(n.ctx, n.timing.Forward)
-	if !n.tasks.run(func() {
+	if !n.crew.run(func() {
+		ctx, cancel := context.WithTimeout(n.ctx, n.timing.Forward)
 		resp := n.handle(ctx, fl.of.term, req)
 		cancel()
 		<-n.forwards
 		n.flights.land(fl, resp)
 	}) {
-		cancel()
 		<-n.forwards
 		n.flights.land(fl, &wire.Response{NotLeader: true})
 	}

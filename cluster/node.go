@@ -45,6 +45,7 @@ type Node struct {
 	promotion chan struct{}          // kicks the promotion loop
 	forwards  chan struct{}          // slots of requests being handled
 	flights   *flights               // those requests
+	crew      *crew                  // which handles them
 
 	caughtUp atomic.Bool
 	draining atomic.Bool
@@ -96,6 +97,7 @@ func (n *Node) start() (err error) {
 	n.live = newLiveness()
 	n.forwards = make(chan struct{}, n.cfg.MaxForwards)
 	n.flights = newFlights(n.store.View)
+	n.crew = newCrew(&n.tasks, n.ctx.Done())
 	n.batch = newBatcher(n)
 	n.links = newLinks(n.cfg.DialLink, n.timing.Transport)
 	if n.metrics, err = newMetrics(n); err != nil {

@@ -30,8 +30,6 @@ func (n *Node) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error)
 	if err := n.checkCommand(&cmd); err != nil {
 		return fsm.Result{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, n.timing.Propose)
-	defer cancel()
 	start := time.Now()
 	res, err := n.batch.propose(ctx, cmd)
 	n.metrics.commit(time.Since(start), err)
@@ -83,19 +81,25 @@ func (b *batcher) propose(ctx context.Context, cmd fsm.Command) (fsm.Result, err
 	b.kickLocked()
 	b.mu.Unlock()
 
+	bound := time.NewTimer(b.n.timing.Propose)
+	defer bound.Stop()
+	var why error
 	select {
 	case o := <-p.done:
 		return o.result, o.err
 	case <-ctx.Done():
+		why = ctx.Err()
+	case <-bound.C:
+		why = context.DeadlineExceeded
 	}
 	if b.takeBack(p) {
-		return fsm.Result{}, ctx.Err()
+		return fsm.Result{}, why
 	}
 	select {
 	case o := <-p.done: // it came at the last moment
 		return o.result, o.err
 	default:
-		return fsm.Result{}, fmt.Errorf("%w: %w", ErrAmbiguous, ctx.Err())
+		return fsm.Result{}, fmt.Errorf("%w: %w", ErrAmbiguous, why)
 	}
 }
 
