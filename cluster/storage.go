@@ -18,8 +18,7 @@ import (
 )
 
 const (
-	logFile     = "raft.db"
-	logCacheLen = 4096
+	logFile = "raft.db"
 	// openTimeout is how long to wait for a file that another process holds,
 	// such as a predecessor that is just ending.
 	openTimeout = 2 * time.Second
@@ -83,11 +82,7 @@ func (s *storage) bound(cfg *Config) (err error) {
 	if s.bounded, err = newBoundedLog(&timedLog{s.log, s.calls}, cfg, s.kept); err != nil {
 		return err
 	}
-	cache, err := raft.NewLogCache(logCacheLen, s.bounded)
-	if err != nil {
-		return fmt.Errorf("log cache: %w", err)
-	}
-	s.log, s.snapshots = cache, s.kept
+	s.log, s.snapshots = newLogCache(s.bounded, cachedEntries, cachedBytes), s.kept
 	return nil
 }
 
