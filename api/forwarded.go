@@ -61,7 +61,7 @@ func (s *Server) runWrite(ctx context.Context, w *write) *wire.Response {
 	for round := 0; round < s.cfg.Write.MaxPlans; round++ {
 		term, leading := s.cfg.Consensus.Leadership()
 		if !leading || term != w.req.Term {
-			return &wire.Response{NotLeader: true}
+			return &wire.Response{NotLeader: true, Untouched: true}
 		}
 		v := s.cfg.Store.View()
 		if outcome, ok := v.Outcome(w.id); ok {
@@ -84,9 +84,9 @@ func (s *Server) runWrite(ctx context.Context, w *write) *wire.Response {
 			// out in time.
 			return s.errorResponse(w.req, apierrors.NewTimeoutError("the change was proposed but not confirmed in time, it may or may not have been made", 0))
 		case err != nil:
-			// Whether it was applied is not known here; the resend finds out.
+			// If it may have been applied, the resend finds out.
 			s.logger.Debug("proposal failed", "method", w.req.Method, "path", w.req.Path, "error", err)
-			return &wire.Response{NotLeader: true}
+			return &wire.Response{NotLeader: true, Untouched: !errors.Is(err, wire.ErrAmbiguous)}
 		}
 		switch result.Code {
 		case fsm.OK:
@@ -96,7 +96,7 @@ func (s *Server) runWrite(ctx context.Context, w *write) *wire.Response {
 			verb := p.ops[0].Verb
 			return w.respond(outcome{objects: result.Objects, gone: verb == fsm.Delete, created: verb == fsm.Create}, true)
 		case fsm.StaleTerm:
-			return &wire.Response{NotLeader: true}
+			return &wire.Response{NotLeader: true, Untouched: true}
 		case fsm.Expired:
 			return s.errorResponse(w.req, errOutcomeForgotten(w))
 		case fsm.Conflict:

@@ -228,6 +228,7 @@ func (d *detector) report() *wire.WatchReport {
 	leader := n.level.Load().leader
 	contact := n.raft.LastContact()
 	now := time.Now()
+	r.DiskFails = n.disk.lately()
 	d.mu.Lock()
 	d.sent++
 	r.Sequence, r.Elect = d.sent, d.elect

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -38,8 +40,9 @@ type disk struct {
 	letGo  atomic.Bool // a term was not written because the node stops: nothing else may be
 
 	mu     sync.Mutex
-	failed time.Time // the last failure; zero after a success
-	cause  error
+	failed time.Time // the last failure
+	why    error     // of that; nil if there was none
+	cause  error     // the same, nil after a success
 }
 
 // errDisk is why this server does not ask for votes.
@@ -118,10 +121,10 @@ func (d *disk) note(what string, write func() error) error {
 		if d.cause == nil {
 			d.logger.Error("cannot "+what+"; this server takes no part until it can", "error", err)
 		}
-		d.failed, d.cause = time.Now(), err
+		d.failed, d.why, d.cause = time.Now(), err, err
 	case d.cause != nil:
 		d.logger.Info("the disk can be written again", "after", d.cause)
-		d.failed, d.cause = time.Time{}, nil
+		d.cause = nil
 	}
 	return err
 }
@@ -134,6 +137,41 @@ func (d *disk) problem() error {
 		return nil
 	}
 	return fmt.Errorf("the log cannot be written: %w", d.cause)
+}
+
+// maxReason bounds what is told to others about a failure, in bytes.
+const maxReason = 200
+
+// lately is why a write has failed a moment ago, "" if none has. Where the disk
+// is full a small one may succeed between two that fail.
+func (d *disk) lately() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.why == nil || time.Since(d.failed) >= 2*d.rest {
+		return ""
+	}
+	text := d.why.Error()
+	return text[:min(len(text), maxReason)]
+}
+
+// unwritable says why no write can be committed now: so many voters cannot write
+// to their logs that the others are no majority. It is nil if they are.
+func (n *Node) unwritable() error {
+	all := voters(n.servers())
+	reasons := n.detector.diskFailures()
+	if why := n.disk.lately(); why != "" {
+		reasons[raft.ServerID(n.cfg.ID)] = why
+	}
+	var whose []string
+	for _, s := range all {
+		if why := reasons[s.ID]; why != "" {
+			whose = append(whose, ServerName(string(s.ID))+": "+why)
+		}
+	}
+	if len(all)-len(whose) >= majority(len(all)) {
+		return nil
+	}
+	return fmt.Errorf("the logs of %d of %d voters cannot be written: %s", len(whose), len(all), strings.Join(whose, "; "))
 }
 
 // fit returns an error while this server should not lead. It never lasts: if
@@ -153,5 +191,7 @@ func (d *disk) fit() error {
 // notWritten reports errors after which nothing of an entry is on the disk:
 // the file system refused the write itself. After a failed fsync it may be.
 func notWritten(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS)
+	var at *fs.PathError
+	return errors.As(err, &at) && at.Op == "write" &&
+		(errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS))
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
@@ -109,6 +110,7 @@ func testFullDisk(t *testing.T, why error) {
 				// The sick one may be unable to store the new leader's term, and so to follow it.
 				mustWrite(t, c, h, fmt.Sprintf("later-%d-%d", round, i))
 			}
+			checkReads(t, c, sick, fmt.Sprintf("later-%d-0", round))
 			n, _ := sick.current()
 			if st := n.serverStatus(); !strings.Contains(st.Problem, why.Error()) {
 				t.Errorf("round %d: the status of %s says %q", round, sick.name, st.Problem)
@@ -126,8 +128,13 @@ func testFullDisk(t *testing.T, why error) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if code, body, err := c.write(ctx, c.hosts[0], "PUT", "none", "v"); err == nil && code < 400 {
+		switch code, body, err := c.write(ctx, c.hosts[0], "PUT", "none", "v"); {
+		case err == nil && code < 400:
 			t.Errorf("a write without a disk: %d %s", code, body)
+		case !errors.Is(err, ErrNoLeader), !strings.Contains(err.Error(), why.Error()):
+			t.Errorf("a write without a disk: %v", err)
+		case why != syscall.EIO && errors.Is(err, ErrAmbiguous):
+			t.Errorf("a write that no disk took may have happened: %v", err)
 		}
 		time.Sleep(time.Minute)
 		for _, f := range full {
@@ -142,6 +149,17 @@ func testFullDisk(t *testing.T, why error) {
 			}
 		}
 	})
+}
+
+// checkReads reads through a server that cannot write down what the others have
+// written: it says so, and tells nothing old. What it has it shows.
+func checkReads(t *testing.T, c *simCluster, sick *simHost, key string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if got, err := c.read(ctx, sick, key); !errors.Is(err, ErrNotReady) {
+		t.Errorf("%s is read as %q by a server that cannot have it: %v", key, got, err)
+	}
 }
 
 // TestStopWithFullDisk stops servers whose Raft waits for its disk.

@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/shepherd-project/shepherd/api/wire"
 )
 
@@ -16,8 +18,9 @@ import (
 // once. If the context ends, the request may still be carried out.
 //
 // It fails with ErrNoLeader after Timing.Forward, or with the context's error;
-// ErrAmbiguous is part of the error if a leader may have carried it out. The
-// request must not be changed until the last server has dropped it: never.
+// ErrAmbiguous is part of the error if a leader may have carried it out. It fails
+// sooner where no majority can write to its logs. The request must not be changed
+// until the last server has dropped it: never.
 func (n *Node) Forward(ctx context.Context, req *wire.Request) (*wire.Response, error) {
 	start := time.Now()
 	resp, err := n.bring(ctx, req)
@@ -35,18 +38,23 @@ func (n *Node) bring(ctx context.Context, req *wire.Request) (*wire.Response, er
 	}
 	bound, cancel := context.WithTimeout(ctx, n.timing.Forward)
 	defer cancel()
-	var last error
-	for sent := 0; ; {
+	var last error   // of the last copy
+	var perhaps bool // a copy may have changed something
+	sent := 0
+	for again := false; ; again = true {
 		l := n.destination()
+		fail := func(err error) (*wire.Response, error) { return nil, forwardError(err, perhaps, last) }
 		switch {
 		case n.trust.problem() != nil:
-			return nil, forwardError(n.trust.problem(), sent, last)
+			return fail(n.trust.problem())
 		case n.ctx.Err() != nil:
-			return nil, forwardError(ErrStopped, sent, last)
+			return fail(ErrStopped)
 		case ctx.Err() != nil:
-			return nil, forwardError(ctx.Err(), sent, last)
+			return fail(ctx.Err())
 		case bound.Err() != nil:
-			return nil, forwardError(fmt.Errorf("%w within %v", ErrNoLeader, n.timing.Forward), sent, last)
+			return fail(fmt.Errorf("%w within %v", ErrNoLeader, n.timing.Forward))
+		case again && n.unwritable() != nil:
+			return fail(fmt.Errorf("%w: %w", ErrNoLeader, n.unwritable()))
 		case l.leader == "":
 			n.pauseUnder(bound, l.changed, n.timing.Round)
 			continue
@@ -59,14 +67,17 @@ func (n *Node) bring(ctx context.Context, req *wire.Request) (*wire.Response, er
 		resp, err := n.forwardOnce(bound, l, &one)
 		switch {
 		case err == nil && !resp.NotLeader:
-			if sent > 1 && resp.Status == http.StatusServiceUnavailable {
+			if perhaps && resp.Status == http.StatusServiceUnavailable {
 				// An earlier leader may have carried it out: the client must
 				// not be invited to send it as a new request.
 				delete(resp.Header, "Retry-After")
 			}
 			return resp, nil
 		case err == nil:
+			perhaps = perhaps || !resp.Untouched
 			err = fmt.Errorf("%s: %w", l.leader, ErrNotLeader)
+		default:
+			perhaps = true
 		}
 		last = err
 		n.pauseUnder(bound, l.changed, n.timing.Commit)
@@ -90,14 +101,14 @@ func (n *Node) destination() *level {
 	return l
 }
 
-func forwardError(err error, sent int, last error) error {
-	if sent == 0 {
+func forwardError(err error, perhaps bool, last error) error {
+	if !perhaps {
 		return err
 	}
 	return fmt.Errorf("%w: %w: %w", err, ErrAmbiguous, last)
 }
 
-// forwardOnce asks the leader of one level, for no longer than the level lasts.
+// forwardOnce asks the leader of one level, for hardly longer than the level lasts.
 func (n *Node) forwardOnce(ctx context.Context, l *level, req *wire.Request) (*wire.Response, error) {
 	if l.raft {
 		// lead itself ends when this server stops leading; that its state
@@ -106,12 +117,25 @@ func (n *Node) forwardOnce(ctx context.Context, l *level, req *wire.Request) (*w
 	}
 	encoded := wire.EncodeRequest(req)
 	if len(encoded) <= maxStreamed {
-		return n.links.forward(ctx, l.changed, string(l.address), encoded)
+		return n.links.forward(ctx, l.changed, func() time.Duration { return n.linger(l.leader) }, string(l.address), encoded)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer n.cancelOn(l.changed, cancel)()
+	defer n.cancelOn(l.changed, func() {
+		n.pauseUnder(ctx, nil, n.linger(l.leader))
+		cancel()
+	})()
 	return call(ctx, n, l.address, wire.LinkForward, encoded, wire.DecodeResponse)
+}
+
+// linger is how long an answer is waited for when the leader has changed. Only
+// the old one knows whether it has changed nothing, and if it is there it says
+// so at once; of one that is gone there is nothing to wait for.
+func (n *Node) linger(leader raft.ServerID) time.Duration {
+	if n.detector.incarnationOf(leader) != "" {
+		return 2 * n.timing.Commit
+	}
+	return 0
 }
 
 // await waits for the channel, the context's or the node's end.
@@ -134,9 +158,11 @@ func (n *Node) lead(ctx context.Context, req *wire.Request) *wire.Response {
 		switch {
 		case l.term > req.Term || l.term == req.Term && !l.raft,
 			n.trust.problem() != nil, ctx.Err() != nil, n.ctx.Err() != nil:
-			return &wire.Response{NotLeader: true}
+			return &wire.Response{NotLeader: true, Untouched: true}
+		case !l.leading && n.unwritable() != nil: // it may lead and never get as far as that
+			return &wire.Response{NotLeader: true, Untouched: true}
 		case !l.leading || l.term < req.Term: // others hear of a new term before the level here
-			n.await(ctx, l.changed)
+			n.pauseUnder(ctx, l.changed, n.timing.Round)
 			continue
 		}
 		return n.leadIn(ctx, l.term, req)
@@ -147,7 +173,7 @@ func (n *Node) lead(ctx context.Context, req *wire.Request) *wire.Response {
 func (n *Node) leadIn(ctx context.Context, term uint64, req *wire.Request) *wire.Response {
 	fl, first := n.flights.join(req)
 	if fl == nil {
-		return &wire.Response{NotLeader: true}
+		return &wire.Response{NotLeader: true, Untouched: true}
 	}
 	if first {
 		n.fly(fl, req)
@@ -155,7 +181,7 @@ func (n *Node) leadIn(ctx context.Context, term uint64, req *wire.Request) *wire
 	for {
 		l := n.level.Load()
 		if l.term != term || !l.leading {
-			return &wire.Response{NotLeader: true} // let the sender go on at once
+			return n.deposed(ctx, fl) // let the sender go on at once
 		}
 		select {
 		case <-fl.done:
@@ -186,8 +212,23 @@ func (n *Node) fly(fl *flight, req *wire.Request) {
 		n.flights.land(fl, resp)
 	}) {
 		<-n.forwards
-		n.flights.land(fl, &wire.Response{NotLeader: true})
+		n.flights.land(fl, &wire.Response{NotLeader: true, Untouched: true})
 	}
+}
+
+// deposed is the answer of a server that leads no more: the handler's, if that
+// comes at once. Raft ends all proposals as it steps down, so it mostly does, and
+// only the handler knows whether it has changed nothing.
+func (n *Node) deposed(ctx context.Context, fl *flight) *wire.Response {
+	t := time.NewTimer(n.timing.Commit)
+	defer t.Stop()
+	select {
+	case <-fl.done:
+		return fl.resp
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	return &wire.Response{NotLeader: true}
 }
 
 // handle runs the handler. What it answers without having committed anything

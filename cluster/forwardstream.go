@@ -59,8 +59,8 @@ func (l *links) stream(address string) (*forwardStream, error) {
 }
 
 // forward sends an encoded request to the server at an address and waits for
-// the answer, the context's end, or that of giveUp.
-func (l *links) forward(ctx context.Context, giveUp <-chan struct{}, address string, request []byte) (*wire.Response, error) {
+// the answer or the context's end; once giveUp is closed no longer than linger.
+func (l *links) forward(ctx context.Context, giveUp <-chan struct{}, linger func() time.Duration, address string, request []byte) (*wire.Response, error) {
 	s, err := l.stream(address)
 	if err != nil {
 		return nil, err
@@ -74,23 +74,34 @@ func (l *links) forward(ctx context.Context, giveUp <-chan struct{}, address str
 		return nil, err
 	}
 	defer s.forget(number)
-	select {
-	case a := <-answer:
-		if a.err != nil {
-			return nil, a.err
+	var late <-chan time.Time
+	for {
+		select {
+		case a := <-answer:
+			return s.read(a)
+		case <-ctx.Done():
+			return nil, fmt.Errorf("link to %s: %w", address, ctx.Err())
+		case <-l.ctx.Done():
+			return nil, ErrStopped
+		case <-giveUp:
+			timer := time.NewTimer(linger())
+			defer timer.Stop()
+			giveUp, late = nil, timer.C
+		case <-late:
+			return nil, fmt.Errorf("link to %s: the leader changed: %w", address, context.Canceled)
 		}
-		resp, err := wire.DecodeResponse(a.response)
-		if err != nil {
-			return nil, fmt.Errorf("answer of %s on %s: %w", address, wire.LinkForwards, err)
-		}
-		return resp, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("link to %s: %w", address, ctx.Err())
-	case <-giveUp:
-		return nil, fmt.Errorf("link to %s: the leader changed: %w", address, context.Canceled)
-	case <-l.ctx.Done():
-		return nil, ErrStopped
 	}
+}
+
+func (s *forwardStream) read(a sent) (*wire.Response, error) {
+	if a.err != nil {
+		return nil, a.err
+	}
+	resp, err := wire.DecodeResponse(a.response)
+	if err != nil {
+		return nil, fmt.Errorf("answer of %s on %s: %w", s.address, wire.LinkForwards, err)
+	}
+	return resp, nil
 }
 
 func (s *forwardStream) begin(request []byte, timeout time.Duration) (uint64, <-chan sent, error) {

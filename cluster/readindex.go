@@ -13,7 +13,9 @@ import (
 // acknowledged anywhere before the call, and everything that any read after a
 // ReadIndex has returned before the call: reading the store then is
 // linearizable. It works on every replica, asks again after a change of
-// leader, and is bounded by Timing.Read.
+// leader, and is bounded by Timing.Read. A replica whose disk cannot be written
+// gives up sooner, with ErrNotReady if others have gone on, and every one does,
+// with ErrNoLeader, where no majority can write.
 //
 // Raft's VerifyLeader would not do: it counts answers to messages that were
 // sent before the read began, and with forced elections another leader may
@@ -29,14 +31,14 @@ func (n *Node) ReadIndex(ctx context.Context) error {
 		changed := n.level.Load().changed
 		index, err := n.reads.join(ctx)
 		if err == nil {
-			if err := n.store.WaitApplied(ctx, index); err != nil {
-				return fmt.Errorf("wait for index %d: %w", index, err)
-			}
-			return nil
+			return n.waitApplied(ctx, index)
 		}
 		if ctx.Err() == nil {
 			last = err
 			n.pause(changed, n.timing.Commit)
+			if disk := n.unwritable(); disk != nil {
+				return fmt.Errorf("%w: %w", ErrNoLeader, disk)
+			}
 		}
 		switch {
 		case n.ctx.Err() != nil:
@@ -49,10 +51,30 @@ func (n *Node) ReadIndex(ctx context.Context) error {
 	}
 }
 
+// waitApplied waits for an entry, unless this server cannot write it down: it
+// cannot have it before somebody frees space.
+func (n *Node) waitApplied(ctx context.Context, index uint64) error {
+	for {
+		step, cancel := context.WithTimeout(ctx, n.timing.Round)
+		err := n.store.WaitApplied(step, index)
+		late := err != nil && step.Err() != nil && ctx.Err() == nil
+		cancel()
+		if disk := n.disk.problem(); late && disk != nil {
+			return fmt.Errorf("%w: %w; it has applied %d entries of %d: ask another server", ErrNotReady, disk, n.store.Applied(), index)
+		}
+		if err != nil && !late {
+			return fmt.Errorf("wait for index %d: %w", index, err)
+		}
+		if err == nil {
+			return nil
+		}
+	}
+}
+
 // readRound is one round for this replica's reads: here if it leads, else one
 // question to the leader. It is given up as soon as the leader changes.
 func (n *Node) readRound() (uint64, error) {
-	l := n.level.Load()
+	l := n.destination()
 	ctx, cancel := context.WithTimeout(n.ctx, 2*n.timing.Round)
 	defer cancel()
 	defer n.cancelOn(l.changed, cancel)()

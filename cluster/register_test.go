@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"strings"
@@ -32,7 +33,7 @@ func (r *register) handle(ctx context.Context, req *wire.Request) *wire.Response
 	for ctx.Err() == nil {
 		term, leading := node.Leadership()
 		if !leading || term != req.Term {
-			return &wire.Response{NotLeader: true}
+			return &wire.Response{NotLeader: true, Untouched: true}
 		}
 		view := r.store.View()
 		if _, ok := view.Outcome(id); ok {
@@ -70,14 +71,14 @@ func (r *register) handle(ctx context.Context, req *wire.Request) *wire.Response
 		}
 		res, err := node.Propose(ctx, cmd)
 		if err != nil {
-			return &wire.Response{NotLeader: true}
+			return &wire.Response{NotLeader: true, Untouched: !errors.Is(err, ErrAmbiguous)}
 		}
 		switch res.Code {
 		case fsm.OK:
 			return &wire.Response{Status: http.StatusOK, Committed: true}
 		case fsm.Conflict:
 		case fsm.StaleTerm:
-			return &wire.Response{NotLeader: true}
+			return &wire.Response{NotLeader: true, Untouched: true}
 		default:
 			return &wire.Response{Status: http.StatusInternalServerError, Body: []byte(res.Code.String() + " " + res.Detail)}
 		}

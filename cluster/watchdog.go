@@ -147,6 +147,19 @@ func (d *detector) diskHangs(id raft.ServerID) bool {
 	return p != nil && p.report != nil && p.report.DiskHangs
 }
 
+// diskFailures is what the peers that are there say about theirs.
+func (d *detector) diskFailures() map[raft.ServerID]string {
+	reasons := make(map[raft.ServerID]string)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for id, p := range d.peers {
+		if p.report != nil && p.report.DiskFails != "" && time.Since(p.reported) < d.node.timing.Silence {
+			reasons[id] = p.report.DiskFails
+		}
+	}
+	return reasons
+}
+
 // tryDisk writes to this server's log, unless it has just done that or is at it.
 func (d *detector) tryDisk() {
 	n := d.node

@@ -217,6 +217,7 @@ func EncodeWatchReport(r *WatchReport) []byte {
 	e.bool(10, r.DiskHangs)
 	e.bool(11, r.DiskWorks)
 	e.bool(12, r.Behind)
+	e.string(13, r.DiskFails)
 	return e.b
 }
 
@@ -236,7 +237,7 @@ func DecodeWatchReport(b []byte) (*WatchReport, error) {
 			r.Peers = append(r.Peers, p)
 			return nil
 		},
-		9: &r.Sequence, 10: &r.DiskHangs, 11: &r.DiskWorks, 12: &r.Behind,
+		9: &r.Sequence, 10: &r.DiskHangs, 11: &r.DiskWorks, 12: &r.Behind, 13: &r.DiskFails,
 	}))
 }
 

@@ -45,6 +45,9 @@ type Response struct {
 	// NotLeader: whoever got the request does not lead (any more); it may have
 	// been applied or not. Send the same request to the next leader.
 	NotLeader bool
+	// Untouched, beside NotLeader: whoever got it has changed nothing for it, and
+	// will not. Leaving it false is always safe.
+	Untouched bool
 	// Committed: this outcome was committed through the log in the term it was
 	// decided in (or is the recorded outcome of such a commit). Without it the
 	// node confirms, before it answers, that its leadership was real when the
@@ -160,6 +163,7 @@ const (
 	respBody
 	respNotLeader
 	respCommitted
+	respUntouched
 )
 
 // EncodeResponse returns the binary form of r.
@@ -170,6 +174,7 @@ func EncodeResponse(r *Response) []byte {
 	e.bytes(respBody, r.Body)
 	e.bool(respNotLeader, r.NotLeader)
 	e.bool(respCommitted, r.Committed)
+	e.bool(respUntouched, r.Untouched)
 	return e.b
 }
 
@@ -182,6 +187,7 @@ func DecodeResponse(b []byte) (*Response, error) {
 		respBody:      &r.Body,
 		respNotLeader: &r.NotLeader,
 		respCommitted: &r.Committed,
+		respUntouched: &r.Untouched,
 	}))
 	if err != nil {
 		return nil, err

@@ -348,6 +348,9 @@ type WatchReport struct {
 	// DiskHangs: a call to the sender's log does not return. Whoever hears that
 	// tries its own disk; DiskWorks: that has just succeeded.
 	DiskHangs, DiskWorks bool
+	// DiskFails is why the sender's log could not be written a moment ago; empty
+	// if it could.
+	DiskFails string
 	// Behind: the sender has started not long ago and is still applying what
 	// was committed before. It should not lead if another one can.
 	Behind bool

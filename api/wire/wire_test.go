@@ -69,7 +69,7 @@ func TestRoundTrips(t *testing.T) {
 	roundTrip(t, &AgesReply{"s1-a", 4, time.Minute, ages}, EncodeAgesReply, DecodeAgesReply)
 	roundTrip(t, &LevelPromise{2}, EncodeLevelPromise, DecodeLevelPromise)
 	roundTrip(t, &TransferRequest{"s2"}, EncodeTransferRequest, DecodeTransferRequest)
-	roundTrip(t, &WatchReport{"s1-a", "i1", 7, 1, 6, 99, "s2-b", []PeerView{{"s2-b", "i2", true}, {"s3-c", "", false}}, 12, true, true, true}, EncodeWatchReport, DecodeWatchReport)
+	roundTrip(t, &WatchReport{"s1-a", "i1", 7, 1, 6, 99, "s2-b", []PeerView{{"s2-b", "i2", true}, {"s3-c", "", false}}, 12, true, true, "full", true}, EncodeWatchReport, DecodeWatchReport)
 }
 
 func TestRequestBounds(t *testing.T) {
