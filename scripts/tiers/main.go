@@ -64,6 +64,7 @@ var required = []string{
 	"cmd/shepherd.TestHistoriesOfProcesses",
 	"cmd/shepherd.TestThreeServers",
 	"cmd/shepherd.TestFullDisk",
+	"cmd/shepherd.TestReadOnlyDisk",
 	"cmd/shepherd.TestDescriptorsExhausted",
 	"cmd/shepherd.TestClientsLeaveDescriptors",
 	"cmd/shepherd.TestStandalone",
